@@ -1,0 +1,173 @@
+"""The objects that travel through a decoding step: views of requests, drafts, verdicts and step statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specdec.noise import Noise
+
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+FinishReason = Literal["done", "aborted", "preempted", "failed"]
+
+
+class RequestView(Protocol):
+    """One request as a proposer may see it; read-only, one object for the whole life of the request."""
+
+    @property
+    def id(self) -> str:
+        """Name of the request, unique in a session (samples of one prompt have different ids)."""
+
+    @property
+    def seq_index(self) -> int:
+        """Index of this sample among the n samples of its prompt."""
+
+    @property
+    def prompt_len(self) -> int:
+        """Number of prompt ids."""
+
+    @property
+    def tokens(self) -> IntArray:
+        """All known ids, [prompt + output] int32, read-only: the prompt not yet run and the newest id included."""
+
+    @property
+    def sampling_params(self) -> Any:
+        """The request's sampling parameters, as the host's own object."""
+
+    @property
+    def extra(self) -> Any:
+        """Validated request options of the method (`specdec_request_options`), or None."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Target rows newly committed since the last call, in the shifted layout of EAGLE and MTP.
+
+    Row r belongs to batch row `request[r]`, has been run at `positions[r]`, and carries `tokens[r]` = the known id
+    at position + 1 together with the hidden state at the position. Rejected drafts never appear.
+
+    request    [m] int32, ascending
+    positions  [m] int32, ascending within a request
+    tokens     [m] int32
+    hidden     [m, H] final hidden states, or None (`MethodTraits.hidden`)
+    aux        [m, layers, H] residual-stream states, or None (`MethodTraits.aux_layers`)
+    gap        [n] bool, one per batch row: its first position is above the last one delivered + 1
+    """
+
+    request: IntArray
+    positions: IntArray
+    tokens: IntArray
+    hidden: Tensor | None
+    aux: Tensor | None
+    gap: BoolArray
+
+
+@dataclass(slots=True)
+class BatchView:
+    """The requests of one step, as `Proposer.propose` gets them; n batch rows.
+
+    requests      n views; `request(i)` is row i's
+    run_len       [n] int32: positions the target has run and kept
+    newest_known  [n] bool: the newest id is sampled and not yet run (False inside a prompt)
+    max_draft     [n] int32: the most drafts that row may get; 0 = absorb the row and return an empty draft
+    noise         counter-based noise of the rows, for proposers that share it
+    rows          newly committed target rows, None where the traits ask for none
+    """
+
+    requests: Sequence[RequestView]
+    run_len: IntArray
+    newest_known: BoolArray
+    max_draft: IntArray
+    noise: Noise
+    rows: Rows | None = None
+
+    def __len__(self) -> int:
+        """Return the number of batch rows."""
+        return len(self.requests)
+
+    def request(self, i: int) -> RequestView:
+        """Return the request of batch row i."""
+        return self.requests[i]
+
+
+@dataclass(slots=True)
+class Draft:
+    """Drafts of n batch rows.
+
+    lengths     n host ints, or None for a device drafter's fixed-width form
+    tokens      flat [sum(lengths)] int32 ids; or, with lengths None, [n, width] with -1 where there is no draft
+    parents     flat [sum(lengths)] int32, the index of each node's parent within its own row, -1 = the newest id;
+                None = chains. A parent stands before its children.
+    q           [m, V or len(d2t)] float32, the laws that soft drafts were really drawn from, or None
+    q_row       flat int32 like tokens: row of q for each draft, -1 = a point mass; in trees the row of the parent's law
+    d2t         [V_d] int64 offsets: draft id i means target id i + d2t[i] in q's columns; None = target ids
+    confidence  flat float32 like tokens, the method's own estimate of acceptance, or None
+    """
+
+    lengths: Sequence[int] | None
+    tokens: Any
+    parents: IntArray | None = None
+    q: Tensor | None = None
+    q_row: IntArray | None = None
+    d2t: Tensor | None = None
+    confidence: npt.NDArray[np.float32] | None = None
+
+    @classmethod
+    def empty(cls, n: int) -> Draft:
+        """Return n empty rows."""
+        return cls(lengths=[0] * n, tokens=np.empty(0, np.int32))
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int] | IntArray]) -> Draft:
+        """Return chains from one sequence of ids a row; sequences may be empty and differ in length."""
+        arrays = [np.asarray(row, np.int32) for row in rows]
+        flat = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
+        return cls(lengths=[len(row) for row in arrays], tokens=flat)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a verifier decided for n batch rows.
+
+    accepted      [n] int32: number of accepted drafts
+    path          flat [sum(accepted)] int32: accepted nodes, as indices within their own row of the draft
+    emitted       flat [sum(accepted + 1)] int32: the ids each row emits, accepted drafts first
+    logits_row    flat like emitted: the row of `logits` that each id came from
+    """
+
+    accepted: IntArray
+    path: IntArray
+    emitted: IntArray
+    logits_row: IntArray
+
+
+@dataclass(slots=True)
+class StepStats:
+    """Figures of one step, as observers and controllers get them; one entry a batch row that could have speculated.
+
+    request_ids  ids of the rows
+    proposed     [n] drafts that came from the proposer
+    drafted      [n] drafts that were verified (proposed less what the host cut)
+    accepted     [n] drafts accepted by the verifier, before stop rules
+    emitted      [n] ids the row gained, after stop rules
+    failed       the proposer's error of this step, None if it behaved
+    rows         rows of the target's forward, prompt chunks and padding included
+    seconds      wall time by part: "propose", "forward", "sample", "verify", "commit"
+    """
+
+    request_ids: list[str]
+    proposed: list[int]
+    drafted: list[int]
+    accepted: list[int]
+    emitted: list[int]
+    failed: str | None = None
+    rows: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)

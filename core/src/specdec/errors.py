@@ -1,0 +1,117 @@
+"""Every error that specdec raises on purpose; each says what was given, what was expected, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from specdec.catalog import Record
+    from specdec.sources import Problem
+
+
+class SpecdecError(Exception):
+    """Base class of all errors of specdec."""
+
+
+class ConfigError(SpecdecError, ValueError):
+    """A configuration that cannot be used; `problems` lists everything that is wrong with it, not only the first."""
+
+    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
+        """Keep the problems beside the message."""
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+
+class UnknownNameError(ConfigError):
+    """No installed distribution offers a thing of this kind and name."""
+
+    def __init__(self, message: str, kind: str, name: str, installed: Sequence[str]) -> None:
+        """Keep the kind, the name asked for and the names that are installed."""
+        super().__init__(message)
+        self.kind = kind
+        self.name = name
+        self.installed = tuple(installed)
+
+
+class ConflictError(ConfigError):
+    """Two distributions claim one name; `records` holds both."""
+
+    def __init__(self, message: str, records: Sequence[Record]) -> None:
+        """Keep the records."""
+        super().__init__(message)
+        self.records = tuple(records)
+
+
+class PluginError(SpecdecError):
+    """A plugin failed at a stage of loading; `record` says which one, `__cause__` why."""
+
+    stage: ClassVar[str] = "load"
+
+    def __init__(self, record: Record, problem: str, next_step: str) -> None:
+        """Compose one message from record, stage, problem and next step."""
+        where = f"{record.kind} {record.name!r} of {record.distribution} {record.version} ({record.value})"
+        super().__init__(f"{where} failed at stage {self.stage!r}: {problem}. {next_step}")
+        self.record = record
+        self.problem = problem
+        self.next_step = next_step
+
+
+class MetadataStageError(PluginError):
+    """The entry point itself cannot be used, e.g. its value does not parse."""
+
+    stage = "metadata"
+
+
+class VersionStageError(PluginError):
+    """The plugin was made for another version of the core or of the hook API."""
+
+    stage = "version"
+
+
+class ImportStageError(PluginError):
+    """The plugin's module raised while being imported, or lacks the object it names."""
+
+    stage = "import"
+
+
+class RegisterStageError(PluginError):
+    """The plugin's hooks do not fit the hook specifications."""
+
+    stage = "register"
+
+
+class OptionsStageError(PluginError):
+    """The options hook failed or returned something that is no options model."""
+
+    stage = "options"
+
+
+class TraitsStageError(PluginError):
+    """The traits hook failed or returned something that is no `MethodTraits`."""
+
+    stage = "traits"
+
+
+class CheckStageError(PluginError):
+    """The detect, override, defaults or check hook failed."""
+
+    stage = "check"
+
+
+class MakeStageError(PluginError):
+    """The make hook failed or returned an object that does not follow its protocol."""
+
+    stage = "make"
+
+
+class ContractError(SpecdecError):
+    """A proposer returned a draft that breaks the contract of `Draft`."""
+
+
+class RequestError(SpecdecError, ValueError):
+    """A request that cannot be served: prompt, sampling parameters or request options."""
+
+
+class TargetError(SpecdecError):
+    """A target model that cannot be loaded or would not be run correctly; the message names the reason."""

@@ -1,0 +1,32 @@
+"""Names of the entry-point groups; a group carries the kind of thing and the major version of the hook API."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+Kind = Literal["proposer", "verifier", "kernel", "alias", "extension", "command"]
+
+API_MAJOR: Final = 1
+PREFIXES: Final[dict[str, Kind]] = {
+    "specdec.proposers": "proposer",
+    "specdec.verifiers": "verifier",
+    "specdec.kernels": "kernel",
+    "specdec.aliases": "alias",
+    "specdec.extensions": "extension",
+    "specdec.commands": "command",
+}
+PROPOSERS: Final = "specdec.proposers.v1"
+VERIFIERS: Final = "specdec.verifiers.v1"
+KERNELS: Final = "specdec.kernels.v1"
+ALIASES: Final = "specdec.aliases.v1"
+EXTENSIONS: Final = "specdec.extensions.v1"
+COMMANDS: Final = "specdec.commands.v1"
+
+
+def parse_group(group: str) -> tuple[Kind, int] | None:
+    """Split `specdec.proposers.v2` into ("proposer", 2); None for a group that is not ours."""
+    prefix, dot, version = group.rpartition(".v")
+    kind = PREFIXES.get(prefix)
+    if not dot or kind is None or not version.isdigit():
+        return None
+    return kind, int(version)

@@ -1,0 +1,128 @@
+"""Every hook of a plugin: what it gets, what it returns, when it fires. Hooks build objects; loops call methods.
+
+A distribution registers one plugin object for all the methods it offers, so each hook is told the `method`. Selected
+plugins are called one by one and never by a broadcast, except the three observer hooks at the end. A hook may ask for
+fewer arguments than are listed here. A missing hook means its default, stated with each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specdec.markers import hookspec
+
+if TYPE_CHECKING:
+    from specdec.config import MethodOptions, RequestOptions, ResolvedConfig, SpeculativeConfig
+    from specdec.draft import StepStats
+    from specdec.loader import Registry
+    from specdec.protocols import Controller, Proposer, Verifier
+    from specdec.sources import Default, Detection, DraftSource, Problem, TargetHandle, TargetInfo, TargetSwap
+    from specdec.traits import MethodTraits
+
+
+@hookspec(firstresult=True)
+def specdec_method_options(method: str) -> type[MethodOptions] | None:
+    """Return the pydantic model of the method's keys (frozen, unknown keys refused, every field described).
+
+    Fires when a configuration is read. Field names are vLLM's key names where vLLM has the key. Default: no keys.
+    """
+
+
+@hookspec(firstresult=True)
+def specdec_request_options(method: str) -> type[RequestOptions] | None:
+    """Return the model of what one request may set in `SamplingParams.extra_args["specdec"]`. Default: nothing."""
+
+
+@hookspec(firstresult=True)
+def specdec_method_traits(
+    method: str, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
+) -> MethodTraits | None:
+    """Return what the method needs and gives under these options. Torch-free. Default: `MethodTraits()`."""
+
+
+@hookspec(firstresult=True)
+def specdec_method_defaults(
+    method: str, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
+) -> Sequence[Default] | None:
+    """Return values for common keys that the user left out, each with its reason. Default: none."""
+
+
+@hookspec(firstresult=True)
+def specdec_detect_method(draft: DraftSource) -> Detection | None:
+    """Say whether the draft source belongs to a method of this plugin, with the evidence.
+
+    Fires for every proposer plugin when the configuration names no method. Evidence is keys of config.json and tensor
+    names; a path is never evidence. Default: None, "not mine".
+    """
+
+
+@hookspec(firstresult=True)
+def specdec_override_hf_config(
+    method: str, hf_config: Mapping[str, Any], target: TargetInfo
+) -> Mapping[str, Any] | None:
+    """Return a patch for the draft's config.json, applied to a copy; None for no change. Asked of the chosen method."""
+
+
+@hookspec(firstresult=True)
+def specdec_swap_target(source: DraftSource) -> TargetSwap | None:
+    """Turn a draft checkpoint that was given as the model into the pair of target and draft it stands for.
+
+    Fires for every proposer plugin when the model's config.json is not one of a language model. Default: None.
+    """
+
+
+@hookspec(firstresult=True)
+def specdec_check(
+    method: str, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
+) -> Sequence[Problem] | None:
+    """Return everything that is wrong with this pairing, all at once. Default: no problems."""
+
+
+@hookspec(firstresult=True)
+def specdec_make_proposer(
+    method: str,
+    config: ResolvedConfig,
+    options: MethodOptions,
+    draft: DraftSource | None,
+    target: TargetHandle,
+    registry: Registry,
+) -> Proposer | None:
+    """Build the proposer. Fires once per session, after the target is loaded. Heavy imports belong inside it."""
+
+
+@hookspec(firstresult=True)
+def specdec_verifier_options(method: str) -> type[MethodOptions] | None:
+    """Return the model of the verifier's keys; `method` is the verifier's name. Default: no keys."""
+
+
+@hookspec(firstresult=True)
+def specdec_verifier_is_lossy(method: str) -> bool | None:
+    """Say whether the verifier changes the target's law. Metrics and `explain` repeat it. Default: False."""
+
+
+@hookspec(firstresult=True)
+def specdec_make_verifier(
+    method: str, config: ResolvedConfig, options: MethodOptions, traits: MethodTraits
+) -> Verifier | None:
+    """Build the verifier; `method` is the verifier's name, `traits` are the proposer's."""
+
+
+@hookspec(firstresult=True)
+def specdec_make_controller(method: str, config: ResolvedConfig, options: MethodOptions) -> Controller | None:
+    """Build a controller that the configuration names; `method` is the extension's name."""
+
+
+@hookspec
+def specdec_session_started(info: Mapping[str, Any]) -> None:
+    """See that a session began; broadcast to the selected plugins. `info` is what `explain --json` prints."""
+
+
+@hookspec
+def specdec_step_finished(step: StepStats) -> None:
+    """See one step; broadcast to the selected plugins, only if one of them implements it."""
+
+
+@hookspec
+def specdec_session_finished(summary: Mapping[str, Any]) -> None:
+    """See the session's metrics at its end; broadcast to the selected plugins."""

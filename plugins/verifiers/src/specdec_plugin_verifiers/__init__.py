@@ -1,0 +1,5 @@
+"""Verifiers: the rules that decide which drafts stand."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
