@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from specdec.errors import ContractError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -17,6 +19,12 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 FinishReason = Literal["done", "aborted", "preempted", "failed"]
+_FLAT_FIELDS = ("parents", "q_row", "confidence")
+
+
+def _shape_of(value: Any) -> str:
+    """Describe an array for an error message."""
+    return f"{getattr(value, 'dtype', type(value).__name__)} of shape {tuple(np.shape(value))}"
 
 
 class RequestView(Protocol):
@@ -78,7 +86,7 @@ class BatchView:
     run_len       [n] int32: positions the target has run and kept
     newest_known  [n] bool: the newest id is sampled and not yet run (False inside a prompt)
     max_draft     [n] int32: the most drafts that row may get; 0 = absorb the row and return an empty draft
-    noise         counter-based noise of the rows, for proposers that share it
+    noise         counter-based noise of the rows; its position is that of the row's first draft
     rows          newly committed target rows, None where the traits ask for none
     """
 
@@ -131,6 +139,78 @@ class Draft:
         arrays = [np.asarray(row, np.int32) for row in rows]
         flat = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
         return cls(lengths=[len(row) for row in arrays], tokens=flat)
+
+    def to_host(self) -> Draft:
+        """Return the form with host lengths; a device drafter's rows end at their first negative id.
+
+        This is the one read of a device drafter's result. Raises ContractError for tokens of another shape.
+        """
+        if self.lengths is not None:
+            return self
+        tokens = self.tokens.detach().cpu().numpy() if hasattr(self.tokens, "detach") else np.asarray(self.tokens)
+        if tokens.ndim != 2:
+            message = f"a draft without lengths must have tokens [rows, width], got shape {tokens.shape}"
+            raise ContractError(message)
+        valid = np.logical_and.accumulate(tokens >= 0, axis=1)
+        flat = tokens[valid].astype(np.int32)
+        return Draft([int(n) for n in valid.sum(axis=1)], flat, q=self.q, q_row=self.q_row, d2t=self.d2t)
+
+    def select(self, rows: Sequence[int]) -> Draft:
+        """Return the draft of some rows only, in the order given; laws in `q` are shared, not copied."""
+        lengths = list(self.lengths or ())
+        ends = np.cumsum([0, *lengths])
+        index = [np.arange(ends[i], ends[i + 1]) for i in rows]
+        flat = np.concatenate(index) if index else np.empty(0, np.int64)
+        part = {name: None if (a := getattr(self, name)) is None else a[flat] for name in _FLAT_FIELDS}
+        return Draft([lengths[i] for i in rows], self.tokens[flat], q=self.q, d2t=self.d2t, **part)
+
+    def check(self, max_draft: Sequence[int] | IntArray, vocab_size: int) -> None:
+        """Raise ContractError unless a host-form draft keeps the contract for rows that may have `max_draft` tokens."""
+        lengths = self.lengths
+        if lengths is None or len(lengths) != len(max_draft):
+            message = f"the draft has {'no' if lengths is None else len(lengths)} rows for a batch of {len(max_draft)}"
+            raise ContractError(message)
+        for row, (length, most) in enumerate(zip(lengths, max_draft, strict=True)):
+            if not 0 <= length <= most:
+                message = f"row {row} has {length} drafts where 0..{most} were allowed"
+                raise ContractError(message)
+        total = sum(lengths)
+        tokens = self.tokens
+        if not isinstance(tokens, np.ndarray) or tokens.shape != (total,) or tokens.dtype.kind != "i":
+            message = f"tokens must be a flat integer array of {total} ids, got {_shape_of(tokens)}"
+            raise ContractError(message)
+        if total and (int(tokens.min()) < 0 or int(tokens.max()) >= vocab_size):
+            message = f"drafted ids {int(tokens.min())}..{int(tokens.max())} leave the vocabulary 0..{vocab_size - 1}"
+            raise ContractError(message)
+        for name in _FLAT_FIELDS:
+            value = getattr(self, name)
+            if value is not None and np.shape(value) != (total,):
+                message = f"{name} must be flat like tokens ({total}), got {_shape_of(value)}"
+                raise ContractError(message)
+        self._check_laws(vocab_size)
+        self._check_parents()
+
+    def _check_laws(self, vocab_size: int) -> None:
+        if (self.q is None) != (self.q_row is None):
+            message = "q and q_row come together: one of them is missing"
+            raise ContractError(message)
+        if self.q is None or self.q_row is None:
+            return
+        width = vocab_size if self.d2t is None else len(self.d2t)
+        if self.q.ndim != 2 or self.q.shape[1] != width:
+            message = f"q must be [m, {width}], got shape {tuple(self.q.shape)}"
+            raise ContractError(message)
+        if len(self.q_row) and not (-1 <= int(self.q_row.min()) and int(self.q_row.max()) < self.q.shape[0]):
+            message = f"q_row points outside the {self.q.shape[0]} rows of q"
+            raise ContractError(message)
+
+    def _check_parents(self) -> None:
+        if self.parents is None or self.lengths is None:
+            return
+        own = np.concatenate([np.arange(n) for n in self.lengths]) if self.lengths else np.empty(0, np.int64)
+        if np.any(self.parents < -1) or np.any(self.parents >= own):
+            message = "a tree node must come after its parent, which is an earlier node of its row or -1"
+            raise ContractError(message)
 
 
 @dataclass(slots=True)

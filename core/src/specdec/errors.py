@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from specdec.catalog import Record
@@ -12,6 +12,22 @@ if TYPE_CHECKING:
 
 class SpecdecError(Exception):
     """Base class of all errors of specdec."""
+
+
+class SpecdecWarning(UserWarning):
+    """Base class of all warnings of specdec."""
+
+
+class PluginWarning(SpecdecWarning):
+    """A plugin that was not asked for failed, or an observer failed; the work goes on without it."""
+
+
+class ConfigWarning(SpecdecWarning):
+    """A configuration says something that has no effect here."""
+
+
+class DeprecatedNameWarning(SpecdecWarning, FutureWarning):
+    """An old name was used; the message says the new one."""
 
 
 class ConfigError(SpecdecError, ValueError):
@@ -33,6 +49,10 @@ class UnknownNameError(ConfigError):
         self.name = name
         self.installed = tuple(installed)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive the way from a worker process."""
+        return type(self), (str(self), self.kind, self.name, self.installed)
+
 
 class ConflictError(ConfigError):
     """Two distributions claim one name; `records` holds both."""
@@ -41,6 +61,10 @@ class ConflictError(ConfigError):
         """Keep the records."""
         super().__init__(message)
         self.records = tuple(records)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive the way from a worker process."""
+        return type(self), (str(self), self.records)
 
 
 class PluginError(SpecdecError):
@@ -51,10 +75,14 @@ class PluginError(SpecdecError):
     def __init__(self, record: Record, problem: str, next_step: str) -> None:
         """Compose one message from record, stage, problem and next step."""
         where = f"{record.kind} {record.name!r} of {record.distribution} {record.version} ({record.value})"
-        super().__init__(f"{where} failed at stage {self.stage!r}: {problem}. {next_step}")
+        super().__init__(f"{where} failed at stage {self.stage!r}: {problem.rstrip('.')}. {next_step}".rstrip())
         self.record = record
         self.problem = problem
         self.next_step = next_step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive the way from a worker process; the cause stays behind."""
+        return type(self), (self.record, self.problem, self.next_step)
 
 
 class MetadataStageError(PluginError):

@@ -26,6 +26,7 @@ def specdec_method_options(method: str) -> type[MethodOptions] | None:
     """Return the pydantic model of the method's keys (frozen, unknown keys refused, every field described).
 
     Fires when a configuration is read. Field names are vLLM's key names where vLLM has the key. Default: no keys.
+    A controller's keys are asked for with the same hook, `method` being the extension's name.
     """
 
 
@@ -36,14 +37,17 @@ def specdec_request_options(method: str) -> type[RequestOptions] | None:
 
 @hookspec(firstresult=True)
 def specdec_method_traits(
-    method: str, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
+    method: str, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
 ) -> MethodTraits | None:
-    """Return what the method needs and gives under these options. Torch-free. Default: `MethodTraits()`."""
+    """Return what the method needs and gives under this configuration. Torch-free. Default: `MethodTraits()`.
+
+    `config` is there for common keys, such as `draft_sample_method`; its k may still be None when it is wrong.
+    """
 
 
 @hookspec(firstresult=True)
 def specdec_method_defaults(
-    method: str, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
+    method: str, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
 ) -> Sequence[Default] | None:
     """Return values for common keys that the user left out, each with its reason. Default: none."""
 

@@ -1,14 +1,36 @@
-"""What is known of a draft checkpoint and of a target before and after loading; torch only for `.bin` and `.pt` names."""
+"""What is known of a draft checkpoint and of a target before loading; torch only for names inside `.bin` and `.pt`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from functools import cached_property
+from os import PathLike, fspath
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from specdec import checkpoint
+from specdec.errors import ConfigError, TargetError
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+CONFIG: Final = "config.json"
+TEXT_CONFIGS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
+VOCAB_SIZE: Final = ("vocab_size", "n_vocab", "padded_vocab_size")
+HIDDEN_SIZE: Final = ("hidden_size", "n_embd", "d_model", "dim", "model_dim")
+NUM_LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
+MAX_POSITIONS: Final = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "max_sequence_length",
+    "seq_length",
+    "n_ctx",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +99,138 @@ class TargetInfo:
     max_model_len: int
     tensor_parallel_size: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_config(
+        cls,
+        model: str | None,
+        hf_config: Mapping[str, Any],
+        max_model_len: int | None = None,
+        tensor_parallel_size: int = 1,
+    ) -> TargetInfo:
+        """Read a target's config.json, under whatever names its family uses and nested or not.
+
+        `max_model_len` is the host's limit; None means what the config says. Raises TargetError naming every figure
+        that is missing and the keys that were looked for.
+        """
+        config = _language_config(hf_config)
+        figures = {
+            "vocabulary size": (VOCAB_SIZE, None),
+            "hidden size": (HIDDEN_SIZE, None),
+            "number of layers": (NUM_LAYERS, None),
+            "longest context": (MAX_POSITIONS, max_model_len),
+        }
+        values = {name: given or _figure(config, keys) for name, (keys, given) in figures.items()}
+        missing = [f"{name} ({' or '.join(figures[name][0])})" for name, value in values.items() if value is None]
+        if missing:
+            message = (
+                f"the config of {model or 'the target'} is not one of a language model: no {'; no '.join(missing)}"
+            )
+            raise TargetError(message)
+        vocab_size, hidden_size, num_layers, positions = (value or 0 for value in values.values())
+        return cls(
+            model=model,
+            hf_config=MappingProxyType(dict(hf_config)),
+            vocab_size=vocab_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            max_model_len=positions,
+            tensor_parallel_size=tensor_parallel_size,
+        )
+
+    @classmethod
+    def from_folder(cls, model: str | PathLike[str], max_model_len: int | None = None) -> TargetInfo:
+        """Read `config.json` of a folder or of a hub id; raises TargetError if there is none that can be read."""
+        try:
+            config = DraftSource(model).hf_config
+        except ConfigError as error:
+            message = f"target {fspath(model)!r} cannot be used: {error}"
+            raise TargetError(message) from error
+        if not config:
+            message = f"target {fspath(model)!r} cannot be used: it has no {CONFIG}"
+            raise TargetError(message)
+        return cls.from_config(fspath(model), config, max_model_len)
+
+
+class DraftSource:
+    """A checkpoint on disk, read lazily and without building any model: its config.json and its tensors' names.
+
+    Nothing is read, nor fetched, before an attribute is asked for. All attributes raise ConfigError, naming the file,
+    for what cannot be read.
+
+    model  the folder, weight file or hub id, as it was given
+    """
+
+    def __init__(self, model: str | PathLike[str], patch: Mapping[str, Any] | None = None) -> None:
+        """Name the source; `patch` replaces top-level keys of its config.json."""
+        self.model: Final = fspath(model)
+        self._patch: Final = dict(patch or {})
+
+    def __repr__(self) -> str:
+        """Name the source."""
+        return f"DraftSource({self.model!r})"
+
+    def patched(self, patch: Mapping[str, Any]) -> DraftSource:
+        """Return the same source with top-level keys of its config.json replaced; this one stays as it is."""
+        return DraftSource(self.model, {**self._patch, **patch})
+
+    @cached_property
+    def path(self) -> Path:
+        """The local folder or file; a hub id is fetched first, unless it is a local path."""
+        return checkpoint.locate(self.model)
+
+    @cached_property
+    def hf_config(self) -> Mapping[str, Any]:
+        """Its config.json as plain data, read-only at the top; empty for weights that come without one."""
+        folder = self.path if self.path.is_dir() else self.path.parent
+        file = folder / CONFIG
+        if file.is_file():
+            config = checkpoint.read_json_object(file)
+        elif self.weight_files:
+            config = {}
+        else:
+            message = f"{self.model!r} has neither {CONFIG} nor weights (.safetensors, .bin, .pt)"
+            raise ConfigError(message)
+        return MappingProxyType({**config, **copy.deepcopy(self._patch)})
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """The config's `architectures`, empty if it has none."""
+        names = self.hf_config.get("architectures")
+        return tuple(str(name) for name in names) if isinstance(names, Sequence) and not isinstance(names, str) else ()
+
+    @cached_property
+    def weight_files(self) -> tuple[Path, ...]:
+        """Files that hold tensors: the safetensors of a folder, or else its `.bin` and `.pt`; sorted."""
+        return tuple(checkpoint.weight_files(self.path))
+
+    @cached_property
+    def tensor_names(self) -> frozenset[str]:
+        """Names of all tensors; from JSON alone, but for `.bin` and `.pt` without an index, which need torch."""
+        return checkpoint.tensor_names(self.path, self.weight_files)
+
+    @cached_property
+    def tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shape of each tensor, by name; from JSON headers, or with torch for `.bin` and `.pt`."""
+        return MappingProxyType(checkpoint.tensor_shapes(self.weight_files))
+
+
+def _language_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the config of the language model inside a config: nested keys win over those around them."""
+    for key in TEXT_CONFIGS:
+        inner = config.get(key)
+        if isinstance(inner, Mapping):
+            return _language_config({**{k: v for k, v in config.items() if k != key}, **inner})
+    return config
+
+
+def _figure(config: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
+    """Return the first positive whole number under one of the keys."""
+    for key in keys:
+        value = config.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
 
 
 class TargetHandle(Protocol):

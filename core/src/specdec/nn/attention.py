@@ -1,0 +1,185 @@
+"""The attention op over a paged KV arena: its tables, and the definition in torch on any device.
+
+It knows segments of a flat ragged batch and pages of keys and values; it does not know requests, models or admission.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specdec.draft import BoolArray, IntArray
+
+
+@dataclass(slots=True, eq=False)
+class AttentionStep:
+    """Tables of one forward over N flat rows and S segments, the same for every layer; host arrays.
+
+    Row r of segment s is flat row seg_start[s] + r, stands at position seg_context[s] + r and attends to the keys of
+    its own request at positions 0 .. seg_context[s] + r. Rows that no segment covers are padding and come out as zeros.
+
+    slots        [N] int32 flat slot page * page_size + offset that the row's key and value go to; -1 = no write
+    seg_start    [S] int32 first flat row of the segment
+    seg_rows     [S] int32 rows of the segment
+    seg_context  [S] int32 keys before the segment's first row (= the position of that row)
+    seg_prompt   [S] bool: a prompt chunk (may use a large-batch path), else decode rows (row by row)
+    page_table   [S, P] int32 pages of the segment's request in order of position; entries past the last key are unused
+    page_size    keys a page
+    """
+
+    slots: IntArray
+    seg_start: IntArray
+    seg_rows: IntArray
+    seg_context: IntArray
+    seg_prompt: BoolArray
+    page_table: IntArray
+    page_size: int
+    plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of backends, made once a step
+
+    def write_plan(self, device: torch.device) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Return (rows that write, None = all; their pages; their offsets) as int64 tensors, made once a device."""
+        plan: tuple[Tensor | None, Tensor, Tensor] | None = self.plans.get(device)
+        if plan is None:
+            rows = np.flatnonzero(self.slots >= 0)
+            pages, offsets = np.divmod(self.slots[rows].astype(np.int64), self.page_size)
+            chosen = None if len(rows) == len(self.slots) else torch.from_numpy(rows).to(device)
+            plan = (chosen, torch.from_numpy(pages).to(device), torch.from_numpy(offsets).to(device))
+            self.plans[device] = plan
+        return plan
+
+
+def write_pages(k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, step: AttentionStep) -> None:
+    """Write the rows' keys [N, Hkv, Dk] and values [N, Hkv, Dv] into their slots; rows with slot -1 write nothing."""
+    rows, pages, offsets = step.write_plan(k_pages.device)
+    if rows is not None:
+        k, v = k[rows], v[rows]
+    k_pages[pages, :, offsets] = k
+    v_pages[pages, :, offsets] = v
+
+
+def gather_pages(pages: Tensor, ids: npt.NDArray[np.int32], keys: int) -> Tensor:
+    """Return the first `keys` rows, [Hkv, keys, D], of the pages [num_pages, Hkv, page_size, D] listed in `ids`."""
+    page_size = pages.shape[2]
+    wanted = torch.from_numpy(ids[: -(-keys // page_size)].astype(np.int64)).to(pages.device)
+    return pages[wanted].transpose(0, 1).flatten(1, 2)[:, :keys]
+
+
+def visible(rows: int, context: int, window: int | None, device: torch.device) -> Tensor:
+    """Return the mask [rows, context + rows], True where row r may see the key: not later, and inside the window."""
+    own = torch.arange(context, context + rows, device=device)[:, None]
+    key = torch.arange(context + rows, device=device)[None, :]
+    seen = key <= own
+    return seen if window is None else seen & (key > own - window)
+
+
+def attend(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    *,
+    scaling: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attend by plain float32 matmuls, the definition of the softmax; returns [n, H, Dv] float32.
+
+    q [n, H, Dk], keys [Hkv, L, Dk], values [Hkv, L, Dv], mask [n, L] (True = seen, at least one a row). A soft cap c
+    turns a scaled score s into c tanh(s / c). A sink is one more logit a head, in the softmax denominator alone.
+    """
+    rows, heads, _ = q.shape
+    kv_heads = keys.shape[0]
+    grouped = q.float().reshape(rows, kv_heads, heads // kv_heads, -1).permute(1, 2, 0, 3)
+    scores = grouped @ keys.float().transpose(1, 2)[:, None] * scaling
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~mask, -math.inf)
+    top = scores.amax(-1, keepdim=True)
+    if sinks is not None:
+        sink = sinks.float().view(kv_heads, -1, 1, 1)
+        top = torch.maximum(top, sink)
+    weights = torch.exp(scores - top)
+    total = weights.sum(-1, keepdim=True)
+    if sinks is not None:
+        total = total + torch.exp(sink - top)
+    mixed = (weights @ values.float()[:, None]) / total
+    return mixed.permute(2, 0, 1, 3).reshape(rows, heads, -1)
+
+
+def attend_prompt(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    context: int,
+    *,
+    scaling: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+    window: int | None,
+) -> Tensor:
+    """Attend for a whole prompt chunk q [n, H, Dk] at once; a function of the chunk, its context and n alone."""
+    rows = q.shape[0]
+    if softcap is not None or sinks is not None:
+        mask = visible(rows, context, window, q.device)
+        return attend(q, keys, values, mask, scaling=scaling, softcap=softcap, sinks=sinks)
+    causal = context == 0 and (window is None or window >= rows)
+    mixed = F.scaled_dot_product_attention(
+        q.transpose(0, 1)[None],
+        keys[None],
+        values[None],
+        attn_mask=None if causal else visible(rows, context, window, q.device),
+        is_causal=causal,
+        scale=scaling,
+        enable_gqa=q.shape[1] != keys.shape[0],
+    )
+    return mixed[0].transpose(0, 1)
+
+
+def attention_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    step: AttentionStep,
+    *,
+    scaling: float,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    window: int | None = None,
+) -> Tensor:
+    """Write k and v into the pages, then attend; the definition of the op.
+
+    q [N, H, Dk], k [N, Hkv, Dk], v [N, Hkv, Dv], of any strides; k_pages [num_pages, Hkv, page_size, Dk] and v_pages
+    [num_pages, Hkv, page_size, Dv] in the dtype of the model. Query head h reads kv head h // (H // Hkv). `sinks` [H].
+    With `window`, a row sees its own and the window - 1 keys before it. Returns [N, H, Dv] in the dtype of q.
+    """
+    write_pages(k, v, k_pages, v_pages, step)
+    out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
+    for s in range(len(step.seg_start)):
+        start, rows, context = int(step.seg_start[s]), int(step.seg_rows[s]), int(step.seg_context[s])
+        keys = gather_pages(k_pages, step.page_table[s], context + rows)
+        values = gather_pages(v_pages, step.page_table[s], context + rows)
+        if step.seg_prompt[s]:
+            out[start : start + rows] = attend_prompt(
+                q[start : start + rows], keys, values, context,
+                scaling=scaling, softcap=softcap, sinks=sinks, window=window,
+            )  # fmt: skip
+            continue
+        # One row at a time over its own keys only, so that company cannot change the shapes and with them the rounding.
+        for r in range(rows):
+            end = context + r + 1
+            first = 0 if window is None else max(0, end - window)
+            seen = torch.ones(1, end - first, dtype=torch.bool, device=q.device)
+            out[start + r] = attend(
+                q[start + r : start + r + 1], keys[:, first:end], values[:, first:end], seen,
+                scaling=scaling, softcap=softcap, sinks=sinks,
+            )[0]  # fmt: skip
+    return out

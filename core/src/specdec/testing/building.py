@@ -1,0 +1,50 @@
+"""From a method's name to its plugin, traits and proposer, through the core's own loader, with no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specdec.catalog import Catalog
+from specdec.config import ResolvedConfig, SpeculativeConfig
+from specdec.loader import Registry
+from specdec.protocols import Proposer
+from specdec.resolve import resolve
+from specdec.sources import TargetHandle, TargetInfo
+from specdec.testing.subject import Subject
+
+
+@dataclass(frozen=True)
+class Built:
+    """A configured method: its resolved configuration, and the registry that makes its proposers."""
+
+    registry: Registry
+    resolved: ResolvedConfig
+
+    def proposer(self, target: TargetHandle) -> Proposer:
+        """Make a new proposer."""
+        resolved = self.resolved
+        return self.registry.make(
+            resolved.plugin,
+            "specdec_make_proposer",
+            Proposer,  # type: ignore[type-abstract]  # protocols are looked at here, never made
+            method=resolved.method,
+            config=resolved,
+            options=resolved.options,
+            draft=resolved.draft,
+            target=target,
+            registry=self.registry,
+        )
+
+
+def build(subject: Subject, info: TargetInfo, k: int = 4) -> Built:
+    """Load and resolve a method for a target."""
+    registry = registry_of(subject.plugins)
+    resolved = resolve(SpeculativeConfig.parse(subject.speculative_config(k)), info, registry)
+    return Built(registry, resolved)
+
+
+def registry_of(plugins: Mapping[str, Any] | None = None) -> Registry:
+    """Return a strict registry of what is installed and of unpackaged plugins."""
+    return Registry(Catalog.discover().with_local(plugins or {}), strict=True)

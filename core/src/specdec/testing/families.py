@@ -1,0 +1,189 @@
+"""Tiny configurations of transformers' model families; knows names and sizes of configs, nothing of weights.
+
+Every family is small (vocabulary 128, width 32, two or three layers, 256 positions) and keeps the trait it is listed
+for: a sliding window shorter than the prompts of the tests, attention sinks, softcaps, latent attention, experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+VOCAB: Final = 128
+HIDDEN: Final = 32
+HEADS: Final = 4
+POSITIONS: Final = 256
+WINDOW: Final = 16
+EOS: Final = 2
+
+Spec = tuple[str, Mapping[str, Any]]
+
+_COMMON: Final[dict[str, Any]] = {
+    "vocab_size": VOCAB,
+    "bos_token_id": 1,
+    "eos_token_id": EOS,
+    "pad_token_id": None,
+    "tie_word_embeddings": False,
+}
+_BODY: Final[dict[str, Any]] = {
+    **_COMMON,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "max_position_embeddings": POSITIONS,
+}
+_GROUPED: Final[dict[str, Any]] = {**_BODY, "num_key_value_heads": 2}
+_HEAD_DIM: Final[dict[str, Any]] = {**_GROUPED, "head_dim": 8}
+_GPT: Final[dict[str, Any]] = {
+    **_COMMON,
+    "n_embd": HIDDEN,
+    "n_layer": 2,
+    "n_head": HEADS,
+    "n_positions": POSITIONS,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}
+_GEMMA: Final[dict[str, Any]] = {
+    **_HEAD_DIM,
+    "num_hidden_layers": 3,
+    "query_pre_attn_scalar": 8,
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
+_EXPERTS: Final[dict[str, Any]] = {"num_experts_per_tok": 2, "output_router_logits": False}
+
+# Families that a host with a ragged flat forward through transformers' attention interface runs as they are.
+RIGHT: Final[dict[str, Spec]] = {
+    "llama": ("LlamaConfig", _GROUPED),
+    "gpt2": ("GPT2Config", _GPT),
+    "qwen3": ("Qwen3Config", _HEAD_DIM),
+    "gemma3": ("Gemma3TextConfig", _GEMMA),
+    "mistral": ("MistralConfig", {**_HEAD_DIM, "sliding_window": WINDOW}),
+    "gpt_oss": (
+        "GptOssConfig",
+        {
+            **_HEAD_DIM,
+            **_EXPERTS,
+            "num_local_experts": 4,
+            "sliding_window": WINDOW,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    ),
+    "gemma2": ("Gemma2Config", {**_GEMMA, "final_logit_softcapping": 20.0, "attn_logit_softcapping": 5.0}),
+    "opt": (
+        "OPTConfig",
+        {
+            **_COMMON,
+            "pad_token_id": 1,  # OPT's position table is offset by two, whatever the padding id is
+            "hidden_size": HIDDEN,
+            "ffn_dim": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": HEADS,
+            "max_position_embeddings": POSITIONS,
+            "word_embed_proj_dim": HIDDEN,
+            "dropout": 0.0,
+        },
+    ),
+    "phi": ("PhiConfig", {**_BODY, "num_key_value_heads": HEADS}),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        {
+            **_BODY,
+            "num_key_value_heads": HEADS,
+            "moe_intermediate_size": 16,
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "n_group": 2,
+            "topk_group": 1,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 1,
+            "kv_lora_rank": 16,
+            "q_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    ),
+}
+
+# Families that such a host would run silently wrong: they bypass the interface, call it twice a layer, hide a chunk
+# size from it, or carry a state across the flat batch.
+WRONG: Final[dict[str, Spec]] = {
+    "gptj": ("GPTJConfig", {**_GPT, "rotary_dim": 4}),
+    "codegen": ("CodeGenConfig", {**_GPT, "rotary_dim": 4}),
+    "gpt_neo": (
+        "GPTNeoConfig",
+        {
+            **_COMMON,
+            "hidden_size": HIDDEN,
+            "num_layers": 2,
+            "num_heads": HEADS,
+            "max_position_embeddings": POSITIONS,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": WINDOW,
+        },
+    ),
+    "bloom": ("BloomConfig", {**_COMMON, "hidden_size": HIDDEN, "n_layer": 2, "n_head": HEADS}),
+    "falcon": (
+        "FalconConfig",
+        {
+            **_COMMON,
+            "hidden_size": HIDDEN,
+            "num_hidden_layers": 2,
+            "num_attention_heads": HEADS,
+            "max_position_embeddings": POSITIONS,
+        },
+    ),
+    "mpt": ("MptConfig", {**_COMMON, "d_model": HIDDEN, "n_layers": 2, "n_heads": HEADS, "max_seq_len": POSITIONS}),
+    "xglm": (
+        "XGLMConfig",
+        {
+            **_COMMON,
+            "pad_token_id": 0,
+            "d_model": HIDDEN,
+            "ffn_dim": 64,
+            "num_layers": 2,
+            "attention_heads": HEADS,
+            "max_position_embeddings": POSITIONS,
+        },
+    ),
+    "llama4": (
+        "Llama4TextConfig",
+        {
+            **_HEAD_DIM,
+            **_EXPERTS,
+            "num_experts_per_tok": 1,
+            "intermediate_size_mlp": 64,
+            "num_local_experts": 4,
+            "attention_chunk_size": WINDOW,
+            "no_rope_layer_interval": 2,
+        },
+    ),
+    "diffllama": ("DiffLlamaConfig", {**_GROUPED, "head_dim": 8}),
+    "mamba": ("MambaConfig", {**_COMMON, "hidden_size": HIDDEN, "num_hidden_layers": 2, "state_size": 8}),
+    "lfm2": (
+        "Lfm2Config",
+        {**_GROUPED, "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+    ),
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        {
+            **_HEAD_DIM,
+            **_EXPERTS,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "moe_intermediate_size": 16,
+            "shared_expert_intermediate_size": 16,
+            "num_experts": 4,
+            "layer_types": ["linear_attention", "full_attention"],
+        },
+    ),
+}
+
+FAMILIES: Final[dict[str, Spec]] = {**RIGHT, **WRONG}

@@ -1,0 +1,179 @@
+"""The subcommand `specdec generate`: complete prompts from the command line; torch is imported when it runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from specdec.errors import RequestError
+
+if TYPE_CHECKING:
+    from specdec_engine.llm import LLM
+    from specdec_engine.outputs import RequestOutput
+    from specdec_engine.sampling_params import SamplingParams
+
+HELP = "Complete prompts with a Hugging Face model, with or without speculation."
+
+
+def command(args: list[str]) -> int:
+    """Run the subcommand with its own arguments and return its exit code."""
+    cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    cli.command(help=HELP)(generate)
+    result = typer.main.get_command(cli)(args, prog_name="specdec generate", standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def generate(
+    model: Annotated[str, typer.Argument(help="Folder of the model, or a hub id.")],
+    prompt: Annotated[list[str] | None, typer.Option(help="A prompt; may be given several times.")] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="File with a prompt a line, or .jsonl with 'prompt' or 'turns' in each object.")
+    ] = None,
+    speculative_config: Annotated[
+        str | None, typer.Option("--speculative-config", "-sc", help="JSON, @file.json or @file.yaml, vLLM's keys.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="The most tokens to emit for a prompt.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Seed of each prompt's noise.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Put each prompt through the chat template.")] = False,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    decode_width: Annotated[
+        int | None, typer.Option(help="Fixed number of rows of every decode forward, for bit-identical tokens.")
+    ] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="The most tokens of prompt and output together.")] = None,
+    plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Print text as it comes.")] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Decode plainly, too, and compare.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a prompt.")] = False,
+) -> int:
+    """Read the prompts, build the engine, print what it answers."""
+    if compare and speculative_config is None:
+        message = "--compare needs --speculative-config: without it there is nothing to compare with plain decoding"
+        raise RequestError(message)
+    if stream and as_json:
+        message = "--stream and --json exclude each other: JSON is printed once a prompt has finished"
+        raise RequestError(message)
+    texts = list(_read_prompts(prompt, prompts))
+    from specdec_engine import LLM, SamplingParams
+
+    params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
+    with LLM(
+        model,
+        speculative_config,
+        dtype=dtype,
+        device=device,
+        max_model_len=max_model_len,
+        decode_width=decode_width,
+        plugins=_plugins(plugin),
+    ) as llm:
+        inputs = llm.chat_prompts([[{"role": "user", "content": text}] for text in texts]) if chat else list(texts)
+        if stream:
+            outputs = [_stream(llm, text, one, params) for text, one in zip(texts, inputs, strict=True)]
+        else:
+            outputs = llm.generate(inputs, params)
+        verdicts = _compare(llm, inputs, outputs, params, decode_width) if compare else [None] * len(outputs)
+        for text, output, verdict in zip(texts, outputs, verdicts, strict=True):
+            _print(text, output, verdict, streamed=stream, as_json=as_json)
+    return 0
+
+
+def _read_prompts(prompt: list[str] | None, file: Path | None) -> Iterator[str]:
+    if prompt and file:
+        message = "--prompt and --prompts exclude each other"
+        raise RequestError(message)
+    if prompt:
+        yield from prompt
+    elif file is not None:
+        if not file.is_file():
+            message = f"--prompts {file}: there is no such file"
+            raise RequestError(message)
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        if not lines:
+            message = f"--prompts {file}: the file has no prompts in it"
+            raise RequestError(message)
+        yield from (_from_json(file, i, line) if file.suffix == ".jsonl" else line for i, line in enumerate(lines, 1))
+    else:
+        text = sys.stdin.read()
+        if not text.strip():
+            message = "no prompt: give --prompt TEXT, --prompts FILE, or text on standard input"
+            raise RequestError(message)
+        yield text.rstrip("\n")
+
+
+def _from_json(file: Path, number: int, line: str) -> str:
+    try:
+        data = json.loads(line)
+        text = data["prompt"] if "prompt" in data else data["turns"][0]
+    except (ValueError, KeyError, IndexError, TypeError):
+        text = None
+    if not isinstance(text, str):
+        message = f"--prompts {file}, line {number}: expected a JSON object with 'prompt', or with 'turns'"
+        raise RequestError(message)
+    return text
+
+
+def _plugins(values: list[str] | None) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values or ()]
+    for name, equals, path in pairs:
+        if not (name and equals and path):
+            message = f"--plugin {name + equals + path!r}: expected NAME=./mine.py"
+            raise RequestError(message)
+    return {name: path for name, _, path in pairs}
+
+
+def _stream(llm: LLM, text: str, prompt: Any, params: SamplingParams) -> RequestOutput:
+    shown = 0
+    last = None
+    print(f"> {text}")
+    for last in llm.stream(prompt, params):
+        print(last.outputs[0].text[shown:], end="", flush=True)
+        shown = len(last.outputs[0].text)
+    print()
+    assert last is not None
+    return last
+
+
+def _compare(
+    llm: LLM, prompts: list[Any], outputs: list[RequestOutput], params: SamplingParams, decode_width: int | None
+) -> list[str]:
+    """Decode the same prompts plainly on the same weights and say where the outputs part, if they do."""
+    from specdec_engine import LLM
+
+    plain_engine = LLM(
+        hf_model=llm.model,
+        tokenizer=llm.tokenizer,
+        decode_width=decode_width,
+        max_model_len=llm.max_model_len,
+    )
+    with plain_engine as plain:
+        answers = plain.generate(prompts, params)
+        return [str(plain.compare(a, b, params) or "identical") for a, b in zip(answers, outputs, strict=True)]
+
+
+def _print(text: str, output: RequestOutput, verdict: str | None, *, streamed: bool, as_json: bool) -> None:
+    answer = output.outputs[0]
+    if as_json:
+        data: dict[str, Any] = {
+            "text": answer.text,
+            "token_ids": answer.token_ids,
+            "finish_reason": answer.finish_reason,
+            "metrics": output.metrics.as_json(),
+        }
+        if verdict is not None:
+            data["compare"] = verdict
+        print(json.dumps(data))
+        return
+    if not streamed:
+        print(f"> {text}\n{answer.text}")
+    metrics = output.metrics
+    print(
+        f"[{len(answer.token_ids)} tokens, {answer.finish_reason}; {metrics.steps} steps, "
+        f"{metrics.accepted} of {metrics.drafted} drafts accepted]"
+    )
+    if verdict is not None:
+        print(f"[against plain decoding: {verdict}]")

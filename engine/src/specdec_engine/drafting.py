@@ -1,0 +1,176 @@
+"""The engine's side of the proposer contract: when it is called, with which rows, and what happens if it misbehaves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from specdec.draft import BatchView, Draft, FinishReason, Rows
+from specdec.noise import Noise
+from specdec.protocols import Proposer
+from specdec.traits import MethodTraits
+
+from specdec_engine.limits import DraftLimits
+from specdec_engine.request import PendingRows, Request
+
+logger = logging.getLogger("specdec_engine")
+
+
+class Drafting:
+    """Calls one proposer. A call that goes wrong costs its rows the drafts of one step, a warning once, and a count."""
+
+    def __init__(
+        self, proposer: Proposer, traits: MethodTraits, limits: DraftLimits, vocab_size: int, *, method: str, strict: bool
+    ) -> None:
+        """With `strict`, errors of the proposer are raised instead of contained."""
+        self._proposer = proposer
+        self._traits = traits
+        self._limits = limits
+        self._vocab_size = vocab_size
+        self._method = method
+        self._strict = strict
+        self._warned = False
+        self.failed: str | None = None  # the last error of this step
+        self.failures = 0
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether committed rows have to be kept for the proposer."""
+        return self._traits.rows != "none"
+
+    def draft(self, running: Sequence[Request], ready: Sequence[Request]) -> Draft:
+        """Return one draft row per request in `ready`; rows are empty where nothing was drafted."""
+        self.failed = None
+        k = dict(zip(map(id, ready), self._limits.rows(ready, len(running)), strict=True))
+        if self._limits.scheduled(len(running)) == 0:
+            for request in running:
+                self._switch_off(request)
+            return Draft.empty(len(ready))
+        batch = [r for r in running if not r.retired and self._takes_part(r, k.get(id(r), 0)) and self._started(r)]
+        if not batch:
+            return Draft.empty(len(ready))
+        max_draft = np.array([k.get(id(r), 0) for r in batch], np.int32)
+        draft = self._propose(batch, max_draft)
+        if draft is None:
+            return Draft.empty(len(ready))
+        # Rows of `batch` that are not ready are empty, and `batch` keeps the order of `ready`: only lengths differ.
+        lengths = dict(zip(map(id, batch), draft.lengths or (), strict=True))
+        draft.lengths = [lengths.get(id(r), 0) for r in ready]
+        return draft
+
+    def _takes_part(self, request: Request, k: int) -> bool:
+        if self._traits.rows == "none":
+            return k > 0
+        return bool(request.pending) or request.newest_known
+
+    def _switch_off(self, request: Request) -> None:
+        """Drop rows that will not be delivered; the proposer sees a gap, or does not see the request again."""
+        request.pending.clear()
+        if self._traits.when_off == "retire":
+            request.retired = True
+
+    def _started(self, request: Request) -> bool:
+        if request.started:
+            return True
+        try:
+            self._proposer.start(request)
+        except Exception as error:
+            self._contain(error, "start")
+            return False
+        request.started, request.next_row = True, 0
+        return True
+
+    def _propose(self, batch: list[Request], max_draft: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Draft | None:
+        view = BatchView(
+            requests=batch,
+            run_len=np.array([r.run_len for r in batch], np.int32),
+            newest_known=np.array([r.newest_known for r in batch], np.bool_),
+            max_draft=max_draft,
+            noise=Noise(
+                keys=np.array([r.key for r in batch], np.uint64),
+                positions=np.array([len(r) for r in batch], np.int32),
+                seq_index=np.array([r.seq_index for r in batch], np.int32),
+            ),
+            rows=None if self._traits.rows == "none" else self._rows(batch),
+        )
+        try:
+            draft = self._proposer.propose(view).to_host()
+            draft.check(max_draft, self._vocab_size)
+        except Exception as error:
+            self._contain(error, "propose")
+            for request in batch:
+                self.finish(request, "failed")
+            return None
+        return draft
+
+    def _rows(self, batch: list[Request]) -> Rows:
+        """Collect the pending rows in the shifted layout and mark gaps."""
+        owner: list[int] = []
+        spans: list[tuple[int, int]] = []
+        pending: list[PendingRows] = []
+        gap = np.zeros(len(batch), np.bool_)
+        for i, request in enumerate(batch):
+            if request.pending:
+                gap[i] = request.pending[0].start > request.next_row
+                last = request.pending[-1]
+                request.next_row = last.start + last.count
+            for rows in self._wanted(request.pending):
+                owner.extend([i] * rows.count)
+                spans.append((i, rows.start))
+                pending.append(rows)
+            request.pending = []
+        positions = [np.arange(rows.start, rows.start + rows.count, dtype=np.int32) for rows in pending]
+        tokens = [batch[i].tokens[p + 1] for (i, _), p in zip(spans, positions, strict=True)]
+        hidden = [rows.hidden for rows in pending if rows.hidden is not None]
+        aux = [rows.aux for rows in pending if rows.aux is not None]
+        return Rows(
+            request=np.array(owner, np.int32),
+            positions=np.concatenate(positions) if positions else np.empty(0, np.int32),
+            tokens=np.concatenate(tokens) if tokens else np.empty(0, np.int32),
+            hidden=torch.cat(hidden) if hidden else None,
+            aux=torch.cat(aux) if aux else None,
+            gap=gap,
+        )
+
+    def _wanted(self, pending: list[PendingRows]) -> list[PendingRows]:
+        if self._traits.rows == "all" or not pending:
+            return pending
+        rows = pending[-1]
+        hidden = None if rows.hidden is None else rows.hidden[-1:]
+        aux = None if rows.aux is None else rows.aux[-1:]
+        return [PendingRows(rows.start + rows.count - 1, 1, hidden, aux)]
+
+    def finish(self, request: Request, reason: FinishReason) -> None:
+        """Tell the proposer that a request ended or lost its state, if it knows the request."""
+        if not request.started:
+            return
+        request.started = False
+        try:
+            self._proposer.finish(request, reason)
+        except Exception as error:
+            self._contain(error, "finish")
+
+    def close(self) -> None:
+        """Close the proposer."""
+        try:
+            self._proposer.close()
+        except Exception as error:
+            self._contain(error, "close")
+
+    def _contain(self, error: Exception, call: str) -> None:
+        if self._strict:
+            raise error
+        self.failures += 1
+        self.failed = f"{call}: {type(error).__name__}: {error}"
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "method %r misbehaved in %s (%s: %s); the step goes on without its drafts, and so will later ones "
+                "(this is said once; see the counter `failures`)",
+                self._method,
+                call,
+                type(error).__name__,
+                error,
+            )

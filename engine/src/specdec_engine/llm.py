@@ -1,0 +1,301 @@
+"""The public face of the engine: `LLM`, with vLLM's names and shapes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from specdec.config import ResolvedConfig, request_options
+from specdec.draft import StepStats
+from specdec.errors import RequestError
+from specdec.metrics import SpecMetrics
+from specdec.noise import request_key
+from torch import nn
+
+from specdec_engine.compare import Divergence, diagnose
+from specdec_engine.drafting import Drafting
+from specdec_engine.limits import DraftLimits
+from specdec_engine.loading import eos_ids, load_tokenizer, resolve_device
+from specdec_engine.group import Group
+from specdec_engine.outputs import RequestOutput
+from specdec_engine.progress import Progress
+from specdec_engine.prompts import encode_prompts, pair_params
+from specdec_engine.request import Request
+from specdec_engine.sampler import Sampler
+from specdec_engine.sampling_params import SamplingParams
+from specdec_engine.scheduler import Scheduler
+from specdec_engine.session import Limits, open_session
+from specdec_engine.step import Stepper
+from specdec_engine.stopping import StopRules
+
+
+class LLM:
+    """A causal language model with speculative decoding.
+
+    model                a folder (config.json, weights, tokenizer) or a hub id
+    speculative_config   vLLM's keys, as a dict, a JSON string, "@file.json", "@file.yaml" or a `SpeculativeConfig`;
+                         None decodes plainly
+    dtype, device        "auto": the checkpoint's dtype; a GPU if there is one
+    max_model_len        the most ids of prompt and output together; None: the model's own limit
+    max_num_seqs         the most requests that run at one time
+    kv_cache_tokens      positions that the KV arena holds; None: from free memory
+    decode_width         every decode forward has exactly this many rows, so that tokens are bit-identical with and
+                         without speculation in any dtype; None: as many rows as there are
+    seed                 of unseeded requests, together with their arrival number
+    plugins              unpackaged plugins: {"name": module, object or path}
+    strict               errors of a proposer are raised instead of contained
+    hf_model, tokenizer  a loaded transformers model and its tokenizer, used instead of loading `model`'s
+    prefill_chunk_size   the most prompt ids that run in one step; with `decode_width`, the width of prompt forwards
+
+    Raises `ConfigError`, `TargetError` or `PluginError` for what cannot work, before anything runs.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        speculative_config: Any = None,
+        dtype: str | torch.dtype = "auto",
+        device: str = "auto",
+        max_model_len: int | None = None,
+        max_num_seqs: int = 64,
+        kv_cache_tokens: int | None = None,
+        decode_width: int | None = None,
+        seed: int = 0,
+        plugins: Mapping[str, Any] | None = None,
+        strict: bool = False,
+        hf_model: nn.Module | None = None,
+        tokenizer: Any = None,
+        prefill_chunk_size: int | None = None,
+    ) -> None:
+        """Load everything and check it."""
+        limits = Limits(
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            kv_cache_tokens=kv_cache_tokens,
+            decode_width=decode_width,
+            prefill_chunk_size=prefill_chunk_size,
+        )
+        session = open_session(
+            model,
+            speculative_config,
+            limits,
+            dtype=dtype,
+            device=resolve_device(device),
+            plugins=plugins,
+            strict=strict,
+            hf_model=hf_model,
+        )
+        self._registry, self._target, self._resolved = session.registry, session.target, session.resolved
+        self.tokenizer = tokenizer if tokenizer is not None or model is None else load_tokenizer(model)
+        self._metrics = SpecMetrics()
+        self._seed = seed
+        self._arrivals = itertools.count()
+        target, resolved = self._target, self._resolved
+        max_length = min(target.info.max_model_len, target.arena.num_tokens)
+        self._rules = StopRules(eos_ids(target.model, self.tokenizer), max_length)
+        drafting = None
+        if resolved is not None and session.proposer is not None:
+            drafting = Drafting(
+                session.proposer,
+                resolved.traits,
+                DraftLimits(resolved, self._rules, session.controller),
+                target.info.vocab_size,
+                method=resolved.method,
+                strict=strict,
+            )
+        self._drafting = drafting
+        self._controller = session.controller
+        self._observed = resolved is not None and self._registry.implements("specdec_step_finished")
+        self._scheduler = Scheduler(target, max_num_seqs, self._preempted)
+        self._stepper = Stepper(
+            target,
+            self._scheduler,
+            Sampler(self._registry.kernels.get("race", target.device)),
+            self._rules,
+            drafting,
+            session.verifier,
+            self._observe,
+            0 if resolved is None else resolved.num_speculative_tokens,
+        )
+        self._closed = False
+        if resolved is not None:
+            self._registry.broadcast("specdec_session_started", info=resolved.as_json())
+
+    @property
+    def resolved_config(self) -> ResolvedConfig | None:
+        """The speculative configuration as it was resolved, with its decisions; None without speculation."""
+        return self._resolved
+
+    @property
+    def model(self) -> nn.Module:
+        """The transformers model; other engines over it share its weights (`LLM(hf_model=...)`)."""
+        return self._target.model
+
+    @property
+    def max_model_len(self) -> int:
+        """The most ids of prompt and output together."""
+        return self._target.info.max_model_len
+
+    def compare(
+        self, plain: RequestOutput, other: RequestOutput, params: SamplingParams, sample: int = 0
+    ) -> Divergence | None:
+        """Say where another engine's output of a prompt first differs from this one's, and whether it is rounding.
+
+        Returns None if they are the same. Both outputs must come from the same ids, parameters and arrival number.
+        Raises RequestError while requests are running.
+        """
+        if self._scheduler.running or self._scheduler.waiting:
+            message = "compare needs an idle engine; wait until all requests have finished"
+            raise RequestError(message)
+        key = request_key(params.seed, self._seed, int(plain.request_id))
+        ours, theirs = plain.outputs[sample].token_ids, other.outputs[sample].token_ids
+        return diagnose(self._target, plain.prompt_token_ids, ours, theirs, params, key, sample)
+
+    def generate(
+        self,
+        prompts: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete prompts: a text, a list of ids, {"prompt_token_ids": [...]}, {"prompt": text}, or a list of these.
+
+        One `SamplingParams` serves all prompts, or a list gives one each. A progress bar appears on a terminal when it
+        takes longer than two seconds. Raises RequestError before any prompt runs if one of them is wrong.
+        """
+        groups = self._submit(prompts, sampling_params)
+        with Progress(len(groups), enabled=use_tqdm) as progress, self._abort_on_error(groups):
+            while any(not group.finished for group in groups):
+                self._step()
+                progress.update(sum(group.finished for group in groups), sum(group.emitted for group in groups))
+        return [group.output() for group in groups]
+
+    def chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer one conversation (a list of messages with role and content) or a list of conversations."""
+        prompts = self.chat_prompts(messages, chat_template, add_generation_prompt)
+        return self.generate(prompts, sampling_params, use_tqdm)
+
+    def chat_prompts(
+        self, messages: Sequence[Any], chat_template: str | None = None, add_generation_prompt: bool = True
+    ) -> list[dict[str, list[int]]]:
+        """Return the prompts that the tokenizer's chat template makes of conversations."""
+        if self.tokenizer is None or not (chat_template or getattr(self.tokenizer, "chat_template", None)):
+            message = "chat needs a tokenizer with a chat template; this model has none, so use generate with ids"
+            raise RequestError(message)
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
+        prompts = []
+        for conversation in conversations:
+            text = self.tokenizer.apply_chat_template(
+                conversation, chat_template=chat_template, add_generation_prompt=add_generation_prompt, tokenize=False
+            )
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            prompts.append({"prompt_token_ids": list(ids)})
+        return prompts
+
+    def stream(
+        self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> Iterator[RequestOutput]:
+        """Yield a picture of a prompt each time it gains ids, its last one with `finished` True.
+
+        Closing the generator early aborts what has not finished.
+        """
+        groups = self._submit(prompts, sampling_params)
+        with self._abort_on_error(groups):
+            while any(not group.finished for group in groups):
+                touched = {id(request) for request in self._step()}
+                for group in groups:
+                    if any(id(request) in touched for request in group.requests):
+                        yield group.output()
+
+    def get_metrics(self) -> SpecMetrics:
+        """Return the speculation counters of this engine since it was made."""
+        return self._metrics
+
+    def close(self) -> None:
+        """Abort what runs, close the proposer, give a caller's model back; later calls raise RequestError."""
+        if self._closed:
+            return
+        self._closed = True
+        for request in [*self._scheduler.running, *self._scheduler.waiting]:
+            self._stepper.end(request, "abort")
+        if self._drafting is not None:
+            self._drafting.close()
+        if self._resolved is not None:
+            self._registry.broadcast("specdec_session_finished", summary=self._metrics.as_json())
+        self._target.close()
+
+    def __enter__(self) -> LLM:
+        """Return the engine; leaving closes it."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the engine."""
+        self.close()
+
+    def _submit(self, prompts: Any, sampling_params: Any) -> list[Group]:
+        if self._closed:
+            message = "this LLM is closed; make a new one"
+            raise RequestError(message)
+        encoded = encode_prompts(prompts, self.tokenizer, self._target.info.vocab_size, self._rules.max_length)
+        params = pair_params(sampling_params, len(encoded))
+        extras = [self._extra(p) for p in params]
+        groups = []
+        for prompt, chosen, extra in zip(encoded, params, extras, strict=True):
+            arrival = next(self._arrivals)
+            key = request_key(chosen.seed, self._seed, arrival)
+            requests = [Request(f"{arrival}-{i}", i, prompt.ids, chosen, key, arrival) for i in range(chosen.n)]
+            for request in requests:
+                request.extra = extra
+                self._scheduler.add(request)
+            groups.append(Group(str(arrival), prompt, requests, self.tokenizer))
+        return groups
+
+    def _extra(self, params: SamplingParams) -> Any:
+        raw = (params.extra_args or {}).get("specdec")
+        unknown = sorted(set(params.extra_args or {}) - {"specdec"})
+        if unknown:
+            message = f"extra_args has the keys {unknown}, of which nothing here knows; only 'specdec' is read"
+            raise RequestError(message)
+        return None if raw is None else request_options(self._resolved, self._registry, raw)
+
+    def _step(self) -> list[Request]:
+        return self._stepper.step()
+
+    def _preempted(self, request: Request) -> None:
+        if self._drafting is not None:
+            self._drafting.finish(request, "preempted")
+
+    def _observe(self, stats: StepStats) -> None:
+        self._metrics.observe(stats)
+        if self._controller is not None:
+            self._controller.observe(stats)
+        if self._observed:
+            self._registry.broadcast("specdec_step_finished", step=stats)
+
+    def _abort_on_error(self, groups: list[Group]) -> _Abort:
+        return _Abort(self._stepper, groups)
+
+
+class _Abort:
+    """Ends the requests of a call that is left before they have finished."""
+
+    def __init__(self, stepper: Stepper, groups: list[Group]) -> None:
+        self._stepper = stepper
+        self._groups = groups
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *error: object) -> None:
+        for group in self._groups:
+            for request in group.requests:
+                if not request.finished:
+                    self._stepper.end(request, "abort")

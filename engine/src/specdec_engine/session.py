@@ -1,0 +1,200 @@
+"""Building a session: configuration, plugins, target, proposer and verifier, checked in that order and undone together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from specdec.catalog import Catalog
+from specdec.config import ResolvedConfig, SpeculativeConfig
+from specdec.errors import TargetError
+from specdec.loader import Registry
+from specdec.protocols import Controller, Proposer, Verifier
+from specdec.resolve import resolve
+from specdec.sources import TargetInfo
+from torch import nn
+
+from specdec_engine.families import check_config, text_config
+from specdec_engine.loading import check_folder, load_model
+from specdec_engine.probe import probe
+from specdec_engine.target import Target
+
+CPU_CHUNK = 512
+FIXED_WIDTH_CHUNK = 64
+MEMORY_SHARE = 0.4  # of what is free after loading, for the KV arena
+
+
+@dataclass(slots=True)
+class Session:
+    """The parts of one engine."""
+
+    registry: Registry
+    target: Target
+    resolved: ResolvedConfig | None
+    proposer: Proposer | None
+    verifier: Verifier | None
+    controller: Controller | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Numbers the caller may set; None where the engine chooses."""
+
+    max_model_len: int | None
+    max_num_seqs: int
+    kv_cache_tokens: int | None
+    decode_width: int | None
+    prefill_chunk_size: int | None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not whole or not positive."""
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                message = f"{name}={value!r} is not a whole number of at least 1"
+                raise TargetError(message)
+
+
+def read_config(model: str | None, hf_model: nn.Module | None) -> Any:
+    """Return the model's transformers configuration without loading weights."""
+    if hf_model is not None:
+        return hf_model.config
+    if model is None:
+        message = "no model was given: pass a folder, a hub id, or a loaded model as hf_model="
+        raise TargetError(message)
+    from transformers import AutoConfig
+
+    check_folder(model)
+    try:
+        return AutoConfig.from_pretrained(model)
+    except (OSError, ValueError, KeyError) as error:
+        message = f"the configuration of model {model!r} cannot be read: {str(error).splitlines()[0]}"
+        raise TargetError(message) from error
+
+
+def target_info(model: str | None, config: Any, limits: Limits) -> TargetInfo:
+    """Describe the target; the context limit is the model's, or a smaller one that the caller set."""
+    info = TargetInfo.from_config(model, config.to_dict(), None)
+    own = info.max_model_len
+    wanted = limits.max_model_len
+    if wanted is not None and wanted > own:
+        message = f"max_model_len={wanted} is above the model's own limit of {own} positions"
+        raise TargetError(message)
+    check_config(config, wanted or own)
+    return TargetInfo.from_config(model, config.to_dict(), wanted or own)
+
+
+def open_session(
+    model: str | None,
+    speculative_config: Any,
+    limits: Limits,
+    *,
+    dtype: str | torch.dtype,
+    device: torch.device,
+    plugins: Mapping[str, Any] | None,
+    strict: bool,
+    hf_model: nn.Module | None,
+) -> Session:
+    """Build everything; on any error nothing is left behind."""
+    registry = Registry(Catalog.discover().with_local(dict(plugins or {})), strict=strict)
+    config = None if speculative_config is None else SpeculativeConfig.parse(speculative_config)
+    hf_config = read_config(model, hf_model)
+    info = target_info(model, hf_config, limits)
+    resolved = None if config is None else resolve(config, info, registry)
+    with contextlib.ExitStack() as undo:
+        loaded = hf_model if hf_model is not None else load_model(str(model), dtype, device)
+        target = _target(loaded, info, limits, registry.kernels)
+        undo.callback(target.close)
+        _check_layers(target)
+        bytes_per_token = probe(target)
+        target.set_budget(_budget(limits, info, bytes_per_token, target.device))
+        proposer = verifier = controller = None
+        if resolved is not None:
+            target.tap(hidden=resolved.traits.hidden, aux_layers=resolved.traits.aux_layers)
+            proposer, verifier, controller = _make(registry, resolved, target)
+        undo.pop_all()
+    return Session(registry, target, resolved, proposer, verifier, controller)
+
+
+def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels) -> Target:
+    device = next(model.parameters()).device
+    packed = device.type == "cpu"
+    default_chunk = FIXED_WIDTH_CHUNK if limits.decode_width is not None else CPU_CHUNK
+    return Target(
+        model.eval(),
+        info,
+        attention=kernels.get("attention", device),
+        linear=kernels.get("linear", device) if packed else None,
+        max_num_seqs=limits.max_num_seqs,
+        decode_width=limits.decode_width,
+        prefill_chunk_size=limits.prefill_chunk_size or default_chunk,
+    )
+
+
+def _check_layers(target: Target) -> None:
+    """Refuse what the configuration says and the module tree contradicts; the probe tests the rest."""
+    if target.info.num_layers < 1:
+        message = f"{type(target.model).__name__} has no decoder layers"
+        raise TargetError(message)
+    text = text_config(target.model.config)
+    if getattr(text, "is_decoder", True) is False and getattr(text, "is_encoder_decoder", False):
+        message = f"{type(target.model).__name__} is not a decoder"
+        raise TargetError(message)
+
+
+def _budget(limits: Limits, info: TargetInfo, bytes_per_token: int, device: torch.device) -> int:
+    if limits.kv_cache_tokens is not None:
+        return limits.kv_cache_tokens
+    fits = int(MEMORY_SHARE * free_memory(device) / max(bytes_per_token, 1))
+    return max(1, min(limits.max_num_seqs * info.max_model_len, fits))
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that are free on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return 2**31
+
+
+def _make(registry: Registry, resolved: ResolvedConfig, target: Target) -> tuple[Any, Any, Any]:
+    """Build verifier, controller and proposer, the cheap ones first."""
+    verifier = registry.make(
+        resolved.verifier_plugin,
+        "specdec_make_verifier",
+        Verifier,
+        method=resolved.verifier,
+        config=resolved,
+        options=resolved.verifier_options,
+        traits=resolved.traits,
+    )
+    controller = None
+    if resolved.controller_plugin is not None:
+        controller = registry.make(
+            resolved.controller_plugin,
+            "specdec_make_controller",
+            Controller,
+            method=resolved.controller,
+            config=resolved,
+            options=resolved.controller_options,
+        )
+    proposer = registry.make(
+        resolved.plugin,
+        "specdec_make_proposer",
+        Proposer,
+        method=resolved.method,
+        config=resolved,
+        options=resolved.options,
+        draft=resolved.draft,
+        target=target,
+        registry=registry,
+    )
+    return proposer, verifier, controller
