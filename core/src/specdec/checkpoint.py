@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +18,8 @@ MAX_HEADER: Final = 100_000_000
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?\Z")
 
 
-def locate(model: str) -> Path:
-    """Return the local path that a name stands for, fetching a hub id that is no local path.
+def locate(model: str, patterns: Sequence[str] | None = None) -> Path:
+    """Return the local path that a name stands for, fetching a hub id that is no local path (only files of `patterns`).
 
     Raises ConfigError for what is neither a file, nor a folder, nor to be had from the hub.
     """
@@ -35,7 +35,7 @@ def locate(model: str) -> Path:
         message = f"there is no folder {model!r}; to fetch it from the hub: pip install huggingface_hub"
         raise ConfigError(message) from error
     try:
-        return Path(snapshot_download(model))
+        return Path(snapshot_download(model, allow_patterns=None if patterns is None else list(patterns)))
     except Exception as error:  # the hub's client raises a dozen classes for offline, gated, missing, malformed
         cause = str(error).partition("\n")[0]
         message = f"{model!r} is neither a folder here nor to be had from the hub ({type(error).__name__}: {cause})"
@@ -97,7 +97,11 @@ def _safetensors_shapes(file: Path) -> dict[str, tuple[int, ...]]:
             if length > min(MAX_HEADER, file.stat().st_size):
                 message = f"its header would be {length} bytes long"
                 raise ValueError(message)
-            header = json.loads(stream.read(length))
+            text = stream.read(length)
+            if len(text) < length:
+                message = f"{len(text)} of {length} bytes of its header are there"
+                raise ValueError(message)
+            header = json.loads(text)
         return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         message = f"{file} is not a whole safetensors file ({error})"

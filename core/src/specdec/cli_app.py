@@ -1,4 +1,4 @@
-"""The typer application behind `specdec`: options and help texts; what commands do is in `cli_plugins`, `cli_explain`."""
+"""The typer application behind `specdec`: options and help texts; knows nothing of what the commands do."""
 
 from __future__ import annotations
 
@@ -104,6 +104,6 @@ def _explain(
     as_json: AsJson = False,
     plugin: Local = None,
 ) -> None:
-    """Say what a speculative configuration means for a model: method, k, verifier, traits, and why. Loads no weights."""
+    """Say what a speculative configuration means for a model: method, k, verifier, traits, and why; load no weights."""
     catalog = Catalog.discover().with_local(local_plugins(plugin))
     cli_explain.explain(catalog, model, speculative_config, max_model_len, as_json)

@@ -124,14 +124,15 @@ def _fields(model: type[Any]) -> list[dict[str, Any]]:
     fields = []
     for name, field in model.model_fields.items():
         default = "required" if field.is_required() else field.get_default(call_default_factory=True)
-        kind = getattr(field.annotation, "__name__", None) or str(field.annotation)
+        annotation = field.annotation
+        kind = annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
         shown = None if default is PydanticUndefined else default
         fields.append({"name": name, "type": kind, "default": shown, "description": field.description})
     return fields
 
 
 def _traits(registry: Registry, plugin: LoadedPlugin, model: type[MethodOptions]) -> dict[str, Any] | str:
-    """Return the traits under default options for a placeholder target, or why they cannot be told without a real one."""
+    """Return the traits under default options for a placeholder target, or why they need a real one."""
     from specdec.config import SpeculativeConfig
     from specdec.traits import MethodTraits
 

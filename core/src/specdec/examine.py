@@ -14,13 +14,12 @@ from typing import IO, Any, Final, Literal
 from specdec.catalog import LOCAL_DISTRIBUTION, LOCAL_KINDS, Catalog, Record
 from specdec.errors import PluginError, SpecdecError
 from specdec.groups import Kind
-from specdec.importing import check_metadata, explain, import_object
+from specdec.importing import check_metadata, explain, import_object, missing_library
 from specdec.loader import Registry
 from specdec.options import options_model, request_model
 
 State = Literal["ok", "failed", "not available"]
 PROCESSES: Final = 2
-QUIET_SECONDS: Final = 2.0
 OPTIONS_HOOKS: Final[dict[Kind, str]] = {
     "proposer": "specdec_method_options",
     "verifier": "specdec_verifier_options",
@@ -121,8 +120,8 @@ def _serve(text: str, stream: IO[str]) -> None:
         for stage in _stages(record):
             write(stage=stage)
     except PluginError as error:
-        missing = isinstance(error.__cause__, ImportError) and record.kind == "kernel"
-        state = "not available" if missing and not record.name.endswith(".reference") else "failed"
+        optional = record.kind == "kernel" and not record.name.endswith(".reference")
+        state = "not available" if optional and missing_library(record, error.__cause__) else "failed"
         write(stage=error.stage, state=state, problem=f"{error.problem}.", next_step=error.next_step)
     except SpecdecError as error:
         write(state="failed", problem=str(error), next_step="")

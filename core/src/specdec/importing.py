@@ -52,6 +52,16 @@ def explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def missing_library(record: Record, error: BaseException | None) -> str:
+    """Return the top-level name of the module whose absence made the import fail, "" if it is the record's own."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    parsed = parse_value(record.value)
+    own = parsed[0].partition(".")[0] if parsed else ""
+    missing = error.name.partition(".")[0]
+    return "" if missing == own else missing
+
+
 @contextlib.contextmanager
 def undo_imports(record: Record) -> Iterator[None]:
     """Take the modules of the record's package out of `sys.modules` again if the block fails, as if never imported."""
@@ -140,9 +150,9 @@ def _from_file(given: str) -> ModuleType:
 
 
 def _import_step(record: Record, error: BaseException) -> str:
-    missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
-    if missing and missing.partition(".")[0] != _top_package(record):
-        return f"Install what it misses: pip install {missing.partition('.')[0]}"
+    missing = missing_library(record, error)
+    if missing:
+        return f"Install what it misses: pip install {missing}"
     if record.distribution == LOCAL_DISTRIBUTION:
         return "Mend the file or the name that was given."
     return f"Try `pip install --upgrade {record.distribution}`, or tell its authors."

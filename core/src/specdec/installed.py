@@ -13,6 +13,9 @@ import importlib_metadata
 from specdec.groups import Kind, parse_group
 
 CORE_DISTRIBUTION: Final = "specdec-core"
+_REQUIREMENT = re.compile(
+    r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(?P<specifier>[^;@]*)(?:;(?P<marker>.*))?\Z"
+)
 _MARK: Final = "specdec."  # what every group of ours begins with; a cheap look before anything is parsed
 
 
@@ -73,29 +76,56 @@ def _distributions(path: Sequence[str | PathLike[str]] | None) -> Iterable[Any]:
 def _identity(distribution: Any) -> tuple[str, str, list[str], str]:
     """Return name, version, requirements and what is wrong with them."""
     try:
-        name, version = distribution.name, distribution.version
+        headers = _headers(distribution)
+        name, version = headers.get("name", [""])[0], headers.get("version", [""])[0]
         if name and version:
-            return name, version, list(distribution.requires or ()), ""
+            return name, version, headers.get("requires-dist", []), ""
         trouble = "its METADATA names no Name or no Version"
-    except Exception as error:  # METADATA missing, not text, or without the field
+    except Exception as error:  # METADATA missing, not text, or not the format it should be
         trouble = f"its METADATA cannot be read ({type(error).__name__}: {error})"
     return str(getattr(distribution, "_path", "unknown distribution")), "?", [], trouble
+
+
+def _headers(distribution: Any) -> dict[str, list[str]]:
+    """Return the header fields of METADATA, names in lower case; a mail parser would cost more than all the rest."""
+    text = distribution.read_text("METADATA")
+    if not text:  # an older form of metadata
+        metadata = distribution.metadata
+        return {
+            "name": [metadata["Name"]],
+            "version": [metadata["Version"]],
+            "requires-dist": list(distribution.requires or ()),
+        }
+    headers: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if not line:
+            break
+        key, colon, value = line.partition(":")
+        if colon and not line[0].isspace():
+            headers.setdefault(key.lower(), []).append(value.strip())
+    return headers
 
 
 def _core_mismatch(requires: Iterable[str], core_version: str) -> tuple[str, str]:
     """Return (why the requirements do not allow this core, why they cannot be read), "" where there is nothing."""
     for text in requires:
-        match = re.match(r"\s*([A-Za-z0-9._-]+)", text)
-        if match is None or normalize(match.group(1)) != CORE_DISTRIBUTION:
+        match = _REQUIREMENT.match(text)
+        if match is None or normalize(match["name"]) != CORE_DISTRIBUTION:
             continue
-        from packaging.requirements import InvalidRequirement, Requirement  # costs 15 ms, most listings need it not
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet  # costs 5 ms, and many listings need it not
 
         try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
+            specifier = SpecifierSet(match["specifier"].strip().removeprefix("(").removesuffix(")"))
+            applies = not match["marker"] or _applies(match["marker"])
+        except (InvalidSpecifier, ValueError):
             return "", f"its requirement {text!r} does not parse"
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        if not requirement.specifier.contains(core_version, prereleases=True):
-            return f"it needs {CORE_DISTRIBUTION}{requirement.specifier}, and this is {core_version}", ""
+        if applies and not specifier.contains(core_version, prereleases=True):
+            return f"it needs {CORE_DISTRIBUTION}{specifier}, and this is {core_version}", ""
     return "", ""
+
+
+def _applies(marker: str) -> bool:
+    """Evaluate an environment marker as for an installation without extras."""
+    from packaging.markers import Marker
+
+    return Marker(marker).evaluate({"extra": ""})

@@ -34,7 +34,7 @@ class Kernels:
         """Look among specdec-core and `distributions` in the catalog; nothing is imported."""
         self._catalog: Final = catalog
         self._distributions: Final = {CORE_DISTRIBUTION, *map(normalize, distributions)}
-        self._found: Final[dict[tuple[str, str, str], tuple[str, Callable[..., Any]]]] = {}
+        self._found: Final[dict[tuple[str, str, str, str], tuple[str, Callable[..., Any]]]] = {}
         self._failed: Final[set[Record]] = set()
 
     def add(self, distribution: str) -> None:
@@ -74,7 +74,7 @@ class Kernels:
     def _choose(self, op: str, device: object) -> tuple[str, Callable[..., Any]]:
         kind = str(device).partition(":")[0]
         forced = os.environ.get(ENVIRONMENT, "")
-        key = (op, kind, forced)
+        key = (op, kind, forced, os.environ.get(INTERPRETER, ""))
         if key not in self._found:
             self._found[key] = self._import_first(op, kind, self._order(op, kind, forced))
         return self._found[key]

@@ -66,7 +66,7 @@ def request_key(seed: int | None, engine_seed: int, arrival: int) -> int:
 
 
 def philox(key: int, counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Return the four 32-bit words of Philox4x32-10 for a 64-bit key; the definition that backends are tested against."""
+    """Return the four 32-bit words of Philox4x32-10 for a 64-bit key; the definition backends are tested against."""
     k0, k1 = key & MASK32, (key >> 32) & MASK32
     c0, c1, c2, c3 = (word & MASK32 for word in counter)
     for _ in range(PHILOX_ROUNDS):

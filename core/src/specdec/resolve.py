@@ -42,7 +42,7 @@ def resolve(config: Any, target: TargetInfo, registry: Registry) -> ResolvedConf
         traits = _traits(settling, plugin, options, draft)
         _check(settling, plugin, options, draft)
         _check_traits(settling, plugin, traits, draft)
-    _check_limit(settling)
+    _check_limits(settling)
     verifier = _verifier(settling, plugin, traits if options is not None else None)
     verifier_model = options_model(registry, verifier, "specdec_verifier_options") if verifier else MethodOptions
     verifier_options = _options(settling, verifier_model, verifier.name if verifier else "")
@@ -188,13 +188,17 @@ def _check(settling: Settling, plugin: LoadedPlugin, options: MethodOptions, dra
     settling.problems.extend(problems)
 
 
-def _check_limit(settling: Settling) -> None:
-    """Check the draft's own length limit against the target's."""
+def _check_limits(settling: Settling) -> None:
+    """Check the draft's own length limit against the target's, and note the limits that the host applies."""
     limit, most = settling.config.max_model_len, settling.target.max_model_len
     if limit is not None and limit > most:
         settling.problem("max_model_len", f"{limit} given, and the target's is {most}")
     elif limit is not None:
         settling.decide("max_model_len", limit, "given; no draft stands at this position or beyond")
+    for key in ("num_speculative_tokens_per_batch_size", "disable_by_batch_size", "max_step_tokens"):
+        value = getattr(settling.config, key)
+        if value is not None:
+            settling.decide(key, value, "given; the host cuts each step's drafts to it")
 
 
 def _check_traits(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits, draft: DraftSource | None) -> None:
@@ -207,6 +211,8 @@ def _check_traits(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits
     if law is not None and law != traits.law:
         message = f"{config.draft_sample_method!r} asks for {law} drafts, and those of {plugin.name} are {traits.law}"
         settling.problem("draft_sample_method", message, "leave it out")
+    elif law is not None:
+        settling.decide("draft_sample_method", config.draft_sample_method, "given")
     if traits.weights == "own" and draft is None:
         settling.problem("model", f"{plugin.name} needs a draft checkpoint", "give its folder or hub id")
     elif traits.weights == "none" and draft is not None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CONFIG: Final = "config.json"
+JSON_FILES: Final = ("*.json",)
 TEXT_CONFIGS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 VOCAB_SIZE: Final = ("vocab_size", "n_vocab", "padded_vocab_size")
 HIDDEN_SIZE: Final = ("hidden_size", "n_embd", "d_model", "dim", "model_dim")
@@ -130,7 +131,7 @@ class TargetInfo:
         vocab_size, hidden_size, num_layers, positions = (value or 0 for value in values.values())
         return cls(
             model=model,
-            hf_config=MappingProxyType(dict(hf_config)),
+            hf_config=copy.deepcopy(dict(hf_config)),
             vocab_size=vocab_size,
             hidden_size=hidden_size,
             num_layers=num_layers,
@@ -182,8 +183,8 @@ class DraftSource:
     @cached_property
     def hf_config(self) -> Mapping[str, Any]:
         """Its config.json as plain data, read-only at the top; empty for weights that come without one."""
-        folder = self.path if self.path.is_dir() else self.path.parent
-        file = folder / CONFIG
+        place = checkpoint.locate(self.model, JSON_FILES)  # of a hub id no weights yet: the config may be all
+        file = (place if place.is_dir() else place.parent) / CONFIG
         if file.is_file():
             config = checkpoint.read_json_object(file)
         elif self.weight_files:

@@ -107,7 +107,7 @@ class LLM:
             )
         self._drafting = drafting
         self._controller = session.controller
-        self._observed = resolved is not None and self._registry.implements("specdec_step_finished")
+        self._observed = resolved is not None and self._registry.observed("specdec_step_finished")
         self._scheduler = Scheduler(target, max_num_seqs, self._preempted)
         self._stepper = Stepper(
             target,

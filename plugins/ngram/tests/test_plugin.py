@@ -91,7 +91,7 @@ def test_wrong_bounds_and_old_spellings_reach_the_user_as_one_error():
 
 def test_a_draft_checkpoint_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(ConfigError, match=r"model.*leave model out"):
+    with pytest.raises(ConfigError, match="model"):
         resolved_by(registry_of(), "ngram", {"model": str(tmp_path)})
 
 

@@ -64,7 +64,7 @@ def test_equals_brute_force_on_longer_texts_that_outgrow_their_arrays(match, exp
     rng = random.Random(7)
     phrases = [[rng.randrange(400) for _ in range(rng.randint(3, 30))] for _ in range(20)]
     ids = [token for _ in range(160) for token in rng.choice(phrases)]
-    sizes = [*range(1, len(ids), 397), len(ids)]
+    sizes = [*range(1, len(ids), 797), len(ids)]
     for low, high in ((1, 40), (3, 3), (10, 500)):
         want = [expected(ids[:size], low, high, 6, match) for size in sizes]
         assert drafts(ids, low, high, 6, match, sizes=sizes) == want

@@ -47,6 +47,13 @@ def test_finds_a_match_in_any_block():
             assert draft.tolist() == [after, one]
 
 
+def test_the_last_end_of_the_last_block_is_searched():
+    tokens = torch.arange(4 * triton_op.BLOCK + 1, dtype=torch.int32, device=DEVICE)[None]
+    tokens[0, -1] = tokens[0, -2]
+    lengths = torch.tensor([tokens.shape[1]], device=DEVICE)
+    assert triton_op.ngram_match(tokens, lengths, 1, 3, 2, False).tolist() == [[int(tokens[0, -1]), -1]]
+
+
 def test_nothing_to_search_gives_padding():
     for rows, width, k in ((0, 5, 3), (2, 0, 3), (2, 1, 3), (2, 5, 0)):
         tokens = torch.zeros((rows, width), dtype=torch.int32, device=DEVICE)

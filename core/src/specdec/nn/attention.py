@@ -64,11 +64,17 @@ def write_pages(k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, step: At
     v_pages[pages, :, offsets] = v
 
 
-def gather_pages(pages: Tensor, ids: npt.NDArray[np.int32], keys: int) -> Tensor:
-    """Return the first `keys` rows, [Hkv, keys, D], of the pages [num_pages, Hkv, page_size, D] listed in `ids`."""
+def gather_pages(pages: Tensor, ids: npt.NDArray[np.int32], first: int, end: int) -> Tensor:
+    """Return the rows of positions first .. end - 1, [Hkv, end - first, D], from pages [num_pages, Hkv, page_size, D].
+
+    `ids` are a request's pages in order of position. Pages before the first row wanted are not touched: with a window,
+    the arena may have given them to somebody else.
+    """
     page_size = pages.shape[2]
-    wanted = torch.from_numpy(ids[: -(-keys // page_size)].astype(np.int64)).to(pages.device)
-    return pages[wanted].transpose(0, 1).flatten(1, 2)[:, :keys]
+    skipped = first // page_size
+    wanted = torch.from_numpy(ids[skipped : -(-end // page_size)].astype(np.int64)).to(pages.device)
+    origin = skipped * page_size
+    return pages[wanted].transpose(0, 1).flatten(1, 2)[:, first - origin : end - origin]
 
 
 def visible(rows: int, context: int, window: int | None, device: torch.device) -> Tensor:
@@ -83,7 +89,7 @@ def attend(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
-    mask: Tensor,
+    mask: Tensor | None,
     *,
     scaling: float,
     softcap: float | None,
@@ -91,8 +97,9 @@ def attend(
 ) -> Tensor:
     """Attend by plain float32 matmuls, the definition of the softmax; returns [n, H, Dv] float32.
 
-    q [n, H, Dk], keys [Hkv, L, Dk], values [Hkv, L, Dv], mask [n, L] (True = seen, at least one a row). A soft cap c
-    turns a scaled score s into c tanh(s / c). A sink is one more logit a head, in the softmax denominator alone.
+    q [n, H, Dk], keys [Hkv, L, Dk], values [Hkv, L, Dv], mask [n, L] (True = seen, at least one a row; None =
+    all). A soft cap c turns a scaled score s into c tanh(s / c). A sink is one more logit a head, in the softmax
+    denominator alone.
     """
     rows, heads, _ = q.shape
     kv_heads = keys.shape[0]
@@ -100,7 +107,8 @@ def attend(
     scores = grouped @ keys.float().transpose(1, 2)[:, None] * scaling
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~mask, -math.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
     top = scores.amax(-1, keepdim=True)
     if sinks is not None:
         sink = sinks.float().view(kv_heads, -1, 1, 1)
@@ -165,21 +173,21 @@ def attention_reference(
     out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
     for s in range(len(step.seg_start)):
         start, rows, context = int(step.seg_start[s]), int(step.seg_rows[s]), int(step.seg_context[s])
-        keys = gather_pages(k_pages, step.page_table[s], context + rows)
-        values = gather_pages(v_pages, step.page_table[s], context + rows)
+        first = 0 if window is None else max(0, context + 1 - window)
+        keys = gather_pages(k_pages, step.page_table[s], first, context + rows)
+        values = gather_pages(v_pages, step.page_table[s], first, context + rows)
         if step.seg_prompt[s]:
             out[start : start + rows] = attend_prompt(
-                q[start : start + rows], keys, values, context,
+                q[start : start + rows], keys, values, context - first,
                 scaling=scaling, softcap=softcap, sinks=sinks, window=window,
             )  # fmt: skip
             continue
         # One row at a time over its own keys only, so that company cannot change the shapes and with them the rounding.
         for r in range(rows):
             end = context + r + 1
-            first = 0 if window is None else max(0, end - window)
-            seen = torch.ones(1, end - first, dtype=torch.bool, device=q.device)
+            seen = slice(0 if window is None else max(0, end - window) - first, end - first)
             out[start + r] = attend(
-                q[start + r : start + r + 1], keys[:, first:end], values[:, first:end], seen,
+                q[start + r : start + r + 1], keys[:, seen], values[:, seen], None,
                 scaling=scaling, softcap=softcap, sinks=sinks,
             )[0]  # fmt: skip
     return out

@@ -65,6 +65,10 @@ def _fold(b: Any, vector: Any, join: Callable[[Any, Any, Any], Any]) -> Any:
     return vector
 
 
+def _first(b: Any, vector: Any) -> Any:
+    return b.extract_element(vector, ir.Constant(simd.I32, 0))
+
+
 def _vectors(b: Any, base: Any, count: int) -> list[Any]:
     return [simd.load(b, base, simd.const(v * 64), simd.VF32, 4) for v in range(count)]
 
@@ -244,9 +248,7 @@ def score(_: Any, rows: Any, q: Any, dims: Any, keys: Any, scores: Any) -> Any:
                 left = b.mul(group.index, simd.const(VECTORS * 64))
                 start = [simd.splat_float(0.0)] * (count * VECTORS)
                 row = b.mul(dims, simd.const(4))
-                sums = _emit_product(
-                    b, count, VECTORS, q, row, b.add(keys, left), simd.const(KEYS * 4), dims, start
-                )
+                sums = _emit_product(b, count, VECTORS, q, row, b.add(keys, left), simd.const(KEYS * 4), dims, start)
                 for index, total in enumerate(sums):
                     m, v = divmod(index, VECTORS)
                     simd.store(b, total, scores, b.add(left, simd.const(m * KEYS * 4 + v * 64)), 4)
@@ -258,22 +260,23 @@ def score(_: Any, rows: Any, q: Any, dims: Any, keys: Any, scores: Any) -> Any:
 
 def _emit_mix(b: Any, count: int, vectors: int, columns: Any, values: Any) -> None:
     """Emit `mix` for the 16 * vectors columns from byte `columns` on."""
-    weights, factors, data, width, turns, out = values
+    weights, factors, data, width, turns, out, pitch = values
     row = b.mul(width, simd.const(4))
-    places = [b.add(columns, b.add(b.mul(row, simd.const(m)), simd.const(v * 64)))
+    places = [b.add(columns, b.add(b.mul(pitch, simd.const(m)), simd.const(v * 64)))
               for m in range(count) for v in range(vectors)]  # fmt: skip
     scale = [simd.broadcast(b, simd.load(b, factors, simd.const(4 * m), simd.F32, 4)) for m in range(count)]
     start = [b.fmul(simd.load(b, out, place, simd.VF32, 4), scale[n // vectors]) for n, place in enumerate(places)]
-    sums = _emit_product(
-        b, count, vectors, weights, simd.const(KEYS * 4), b.add(data, columns), row, turns, start
-    )
+    sums = _emit_product(b, count, vectors, weights, simd.const(KEYS * 4), b.add(data, columns), row, turns, start)
     for place, total in zip(places, sums, strict=True):
         simd.store(b, total, out, place, 4)
 
 
 @intrinsic
-def mix(_: Any, rows: Any, weights: Any, factors: Any, data: Any, width: Any, turns: Any, out: Any) -> Any:
-    """Write out[m] = factors[m] out[m] + sum over turns of weights[m, k] data[k]; rows of `width` float32, a 16-fold."""
+def mix(_: Any, rows: Any, weights: Any, factors: Any, data: Any, width: Any, turns: Any, out: Any, pitch: Any) -> Any:
+    """Write out[m] = factors[m] out[m] + sum over turns of weights[m, k] data[k]; rows of `width`, a 16-fold.
+
+    Rows of weights are KEYS float32 apart, rows of out `pitch` bytes.
+    """
 
     def emit(b: Any, values: Any) -> None:
         rows, *rest = values
@@ -292,19 +295,43 @@ def mix(_: Any, rows: Any, weights: Any, factors: Any, data: Any, width: Any, tu
 
         _per_rows(b, rows, block)
 
-    return _procedure(7, emit)
+    return _procedure(8, emit)
+
+
+# The running softmax of one row and head is a record of `columns` + 32 float32, `columns` a multiple of 16: the weighted
+# sum of values, 16 lanes of the sum of weights, then the largest score so far (in the first of 16 places).
+RECORD: Final = 32
+
+
+def _record(b: Any, state: Any, columns: Any) -> tuple[Any, Any]:
+    """Return the addresses of a record's total and top."""
+    total = b.add(state, b.mul(columns, simd.const(4)))
+    return total, b.add(total, simd.const(64))
 
 
 @intrinsic
-def soften(_: Any, scores: Any, top: Any, total: Any, factor: Any, first: Any, end: Any) -> Any:
+def begin(_: Any, state: Any, columns: Any) -> Any:
+    """Make a record of no keys."""
+
+    def emit(b: Any, values: Any) -> None:
+        state, columns = values
+        _, top = _record(b, state, columns)
+        cgutils.memset(b, b.inttoptr(state, simd.I8.as_pointer()), b.sub(top, state), 0)
+        simd.store(b, ir.Constant(simd.F32, LOWEST), top, simd.const(0), 4)
+
+    return _procedure(2, emit)
+
+
+@intrinsic
+def soften(_: Any, scores: Any, state: Any, columns: Any, factor: Any, first: Any, end: Any) -> Any:
     """Turn scores [KEYS], in units of log 2, into weights 2^(score - top), zero outside first .. end - 1.
 
-    Raises the running maximum `top` [1], writes to `factor` [1] what earlier sums must be multiplied by, and adds to
-    the running sums `total` [16 lanes].
+    Raises the top of the record, adds to its total, and writes to `factor` [1] what its sums must be multiplied by.
     """
 
     def emit(b: Any, values: Any) -> None:
-        scores, top, total, factor, first, end = values
+        scores, state, columns, factor, first, end = values
+        total, top = _record(b, state, columns)
         bounds = [simd.broadcast(b, b.trunc(bound, simd.I32)) for bound in (first, end)]
         lowest, zero = simd.splat_float(LOWEST), simd.splat_float(0.0)
         seen, logits = [], _vectors(b, scores, KEYS // 16)
@@ -324,11 +351,67 @@ def soften(_: Any, scores: Any, top: Any, total: Any, factor: Any, first: Any, e
             simd.store(b, weight, scores, simd.const(v * 64), 4)
             sums = b.fadd(sums, weight)
         simd.store(b, sums, total, simd.const(0), 4)
-        lane = ir.Constant(simd.I32, 0)
-        simd.store(b, b.extract_element(peak, lane), top, simd.const(0), 4)
-        simd.store(b, b.extract_element(scale, lane), factor, simd.const(0), 4)
+        simd.store(b, _first(b, peak), top, simd.const(0), 4)
+        simd.store(b, _first(b, scale), factor, simd.const(0), 4)
 
     return _procedure(6, emit)
+
+
+@intrinsic
+def join(_: Any, state: Any, later: Any, columns: Any) -> Any:
+    """Take the record of later keys into that of earlier ones; either may be of no keys."""
+
+    def emit(b: Any, values: Any) -> None:
+        state, later, columns = values
+        tops = [simd.load(b, _record(b, at, columns)[1], simd.const(0), simd.F32, 4) for at in (state, later)]
+        none = [b.fcmp_ordered("==", top, ir.Constant(simd.F32, LOWEST)) for top in tops]
+        size = b.mul(b.add(columns, simd.const(RECORD)), simd.const(4))
+        with b.if_then(b.not_(none[1])), b.if_else(none[0]) as (copy, combine):
+            with copy:
+                cgutils.raw_memcpy(b, *(b.inttoptr(at, simd.I8.as_pointer()) for at in (state, later)), size, 1)
+            with combine:
+                mine, other = (simd.broadcast(b, top) for top in tops)
+                peak = _larger(b, mine, other)
+                scales = [_exp2(b, b.fsub(top, peak)) for top in (mine, other)]
+                vectors = b.add(b.sdiv(columns, simd.const(16)), simd.const(1))
+                with cgutils.for_range(b, vectors) as loop:
+                    at = b.mul(loop.index, simd.const(64))
+                    parts = [simd.load(b, record, at, simd.VF32, 4) for record in (state, later)]
+                    scaled = b.fmul(parts[1], scales[1])
+                    simd.store(b, simd.fma(b, parts[0], scales[0], scaled), state, at, 4)
+                simd.store(b, _first(b, peak), _record(b, state, columns)[1], simd.const(0), 4)
+
+    return _procedure(3, emit)
+
+
+@intrinsic
+def finish(_: Any, state: Any, columns: Any, sink: Any) -> Any:
+    """Divide a record's sums by its total, in place; `sink` is the address of one more logit, float32, or 0."""
+
+    def emit(b: Any, values: Any) -> None:
+        state, columns, sink = values
+        total, top = _record(b, state, columns)
+        lanes = simd.load(b, total, simd.const(0), simd.VF32, 4)
+        whole = _fold(b, lanes, lambda b, x, y: b.fadd(x, y))
+        before = b.block
+        with b.if_then(b.icmp_signed("!=", sink, simd.const(0))):
+            logit = simd.broadcast(b, simd.load(b, sink, simd.const(0), simd.F32, 4))
+            logit = b.fmul(logit, simd.splat_float(LOG2E))
+            old = simd.broadcast(b, simd.load(b, top, simd.const(0), simd.F32, 4))
+            peak = _larger(b, old, logit)
+            mine = _exp2(b, b.fsub(old, peak))
+            joined = simd.fma(b, whole, mine, _exp2(b, b.fsub(logit, peak)))
+            sunk = b.block
+        factor, divisor = b.phi(simd.VF32), b.phi(simd.VF32)
+        for phi, with_sink, without in ((factor, mine, simd.splat_float(1.0)), (divisor, joined, whole)):
+            phi.add_incoming(without, before)
+            phi.add_incoming(with_sink, sunk)
+        with cgutils.for_range(b, b.sdiv(columns, simd.const(16))) as loop:
+            at = b.mul(loop.index, simd.const(64))
+            value = b.fmul(simd.load(b, state, at, simd.VF32, 4), factor)
+            simd.store(b, b.fdiv(value, divisor), state, at, 4)
+
+    return _procedure(3, emit)
 
 
 @intrinsic
@@ -346,13 +429,3 @@ def cap(_: Any, scores: Any, cap: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.float32), codegen
-
-
-@intrinsic
-def exp2(_: Any, x: Any) -> Any:
-    """Return 2^x, float32, as the running softmax computes it."""
-
-    def codegen(context: Any, b: Any, _: Any, values: Any) -> Any:
-        return b.extract_element(_exp2(b, simd.broadcast(b, values[0])), ir.Constant(simd.I32, 0))
-
-    return types.float32(types.float32), codegen

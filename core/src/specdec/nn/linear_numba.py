@@ -1,8 +1,8 @@
 """The linear op for small batches on a CPU: weights in tiles, float32 accumulation in one fixed order.
 
-Every output element is one chain of fused multiply-adds over i = 0 .. I - 1 from zero, then the bias, then one rounding, in
-every variant of the kernel. So a row is bit-identical whatever N, its place and its neighbours. Rows go through the
-tile in blocks held in registers, and the tile is read once a block, straight from bfloat16 where the weights are.
+Every output element is one chain of fused multiply-adds over i = 0 .. I - 1 from zero, then the bias, then one
+rounding, in every variant of the kernel. So a row is bit-identical whatever N, its place and its neighbours. Rows go
+through a tile in blocks held in registers; a tile is read once a block, straight from bfloat16 where the weights are.
 """
 
 # mypy: disallow-untyped-decorators=False
@@ -140,8 +140,9 @@ def _linear_bf16(x: int, stride: int, w: int, bias: int, out: int, rows: int, in
         _widen_bf16(x + r * stride * 2, wide.ctypes.data + r * inputs * 4, inputs)
     for t in prange((outputs + TILE - 1) // TILE):
         for r in range(0, rows, BLOCK):
-            _tile_bf16(min(BLOCK, rows - r), wide.ctypes.data + r * inputs * 4, inputs, inputs, w + t * TILE * inputs * 2,
-                       bias + t * TILE * 4, out + (r * outputs + t * TILE) * 2, outputs, outputs - t * TILE)  # fmt: skip
+            _tile_bf16(min(BLOCK, rows - r), wide.ctypes.data + r * inputs * 4, inputs, inputs,
+                       w + t * TILE * inputs * 2, bias + t * TILE * 4, out + (r * outputs + t * TILE) * 2,
+                       outputs, outputs - t * TILE)  # fmt: skip
 
 
 @njit(parallel=True, nogil=True, cache=True)
@@ -151,8 +152,9 @@ def _linear_f16(x: int, stride: int, w: int, bias: int, out: int, rows: int, inp
         _widen_f16(x + r * stride * 2, wide.ctypes.data + r * inputs * 4, inputs)
     for t in prange((outputs + TILE - 1) // TILE):
         for r in range(0, rows, BLOCK):
-            _tile_f16(min(BLOCK, rows - r), wide.ctypes.data + r * inputs * 4, inputs, inputs, w + t * TILE * inputs * 2,
-                      bias + t * TILE * 4, out + (r * outputs + t * TILE) * 2, outputs, outputs - t * TILE)  # fmt: skip
+            _tile_f16(min(BLOCK, rows - r), wide.ctypes.data + r * inputs * 4, inputs, inputs,
+                      w + t * TILE * inputs * 2, bias + t * TILE * 4, out + (r * outputs + t * TILE) * 2,
+                      outputs, outputs - t * TILE)  # fmt: skip
 
 
 _KERNELS: Final = {torch.float32: _linear_f32, torch.bfloat16: _linear_bf16}

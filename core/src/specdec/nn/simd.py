@@ -74,7 +74,7 @@ def store(b: Any, value: Any, base: Any, offset: Any, align: int) -> None:
 
 
 def counted(b: Any, count: Any, values: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-    """Emit a loop of count >= 1 turns that carries values in registers: values = body(index, values); return the last."""
+    """Emit a loop of count >= 1 turns carrying values in registers: values = body(index, values)."""
     entry, turn, done = b.block, b.append_basic_block("turn"), b.append_basic_block("done")
     b.branch(turn)
     b.position_at_end(turn)

@@ -1,5 +1,6 @@
 """The conformance kit: tiny targets, stub proposers, laws, and the checks that a plugin's tests subclass.
 
-Needs the extra `specdec-core[testing]`. Importing this package loads nothing heavy; take what you need from
-`specdec.testing.targets`, `.table`, `.stubs`, `.recording`, `.laws`, `.contract` and `.identity`.
+Needs the extra `specdec-core[testing]`. This package loads nothing by itself; take what you need from its modules:
+`contract` and `identity` (test classes to subclass), `targets` and `table` (models), `stubs`, `breakers` and
+`recording` (proposers), `driving`, `fakes` and `checking` (a host in small), `laws` (chi-square).
 """

@@ -9,7 +9,7 @@ from specdec.markers import hookimpl
 from specdec.traits import MethodTraits
 
 if TYPE_CHECKING:
-    from specdec.config import MethodOptions, ResolvedConfig, SpeculativeConfig
+    from specdec.config import MethodOptions, ResolvedConfig
     from specdec.loader import Registry
     from specdec.protocols import Proposer
     from specdec.sources import Detection, DraftSource, Problem, TargetHandle, TargetInfo
@@ -37,26 +37,16 @@ class NgramPlugin:
         return None
 
     @hookimpl
-    def specdec_check(
-        self,
-        method: str,
-        config: SpeculativeConfig,
-        options: MethodOptions,
-        draft: DraftSource | None,
-        target: TargetInfo,
-    ) -> Sequence[Problem]:
-        """Refuse a draft model, which would be ignored, and a suffix that no context is long enough to repeat."""
+    def specdec_check(self, method: str, options: MethodOptions, target: TargetInfo) -> Sequence[Problem]:
+        """Refuse a suffix that no context is long enough to repeat."""
         from specdec.sources import Problem
 
-        problems = []
-        if draft is not None:
-            problems.append(Problem(key="model", message=f"{method} has no draft model", next_step="leave model out"))
         low = cast("NgramOptions", options).prompt_lookup_min
-        if low >= target.max_model_len:
-            message = f"{low} ids can never occur twice within a max_model_len of {target.max_model_len}"
-            next_step = f"give a prompt_lookup_min below {target.max_model_len}"
-            problems.append(Problem(key="prompt_lookup_min", message=message, next_step=next_step))
-        return problems
+        if low < target.max_model_len:
+            return []
+        message = f"{low} ids can never occur twice within a max_model_len of {target.max_model_len}"
+        next_step = f"give a prompt_lookup_min below {target.max_model_len}"
+        return [Problem(key="prompt_lookup_min", message=message, next_step=next_step)]
 
     @hookimpl
     def specdec_make_proposer(

@@ -1,0 +1,245 @@
+"""What resolving promises: an option is honoured or refused by name, and every decision has a reason."""
+
+import json
+
+import pytest
+
+from specdec.config import SpeculativeConfig
+from specdec.errors import (
+    CheckStageError,
+    ConfigError,
+    DeprecatedNameWarning,
+    ImportStageError,
+    UnknownNameError,
+)
+
+
+def reasons(resolved):
+    return {decision.key: decision.reason for decision in resolved.decisions}
+
+
+def test_an_explicit_method_is_loaded_alone(site, settle, method):
+    site.proposer("alpha", method())
+    site.proposer("beta", "raise AssertionError('not asked')")
+    registry = site.registry()
+    resolved = settle({"method": "alpha", "num_speculative_tokens": 3, "lookup_max": 2}, registry)
+    assert (resolved.method, resolved.num_speculative_tokens, resolved.options.lookup_max) == ("alpha", 3, 2)
+    assert {each.name for each in registry.loaded} == {"alpha", "coupled"}
+    assert resolved.draft is None
+    assert json.loads(json.dumps(resolved.as_json()))["verifier"]["name"] == "coupled"
+    assert all(decision.reason for decision in resolved.decisions)
+
+
+@pytest.mark.parametrize("model", ["alpha", "[alpha]"])
+def test_a_model_may_be_the_name_of_a_method(site, settle, model, method):
+    site.proposer("alpha", method())
+    site.proposer("beta", "raise AssertionError('not asked')")
+    resolved = settle({"model": model, "num_speculative_tokens": 3})
+    assert (resolved.method, resolved.draft) == ("alpha", None)
+    assert "name of a method" in reasons(resolved)["method"]
+
+
+def test_a_name_in_brackets_must_be_installed(site, settle, method):
+    site.proposer("alpha", method())
+    with pytest.raises(UnknownNameError, match="did you mean 'alpha'"):
+        settle({"model": "[alpah]", "num_speculative_tokens": 3})
+
+
+def test_an_old_name_leads_to_the_method_with_a_warning(site, settle, method):
+    site.proposer("alpha", method())
+    site.dist("aliases", {"specdec.aliases.v1": {"alpha_old": "specdec_plugin_alpha.plugin:alpha"}})
+    with pytest.warns(DeprecatedNameWarning):
+        resolved = settle({"method": "alpha_old", "num_speculative_tokens": 3})
+    assert resolved.method == "alpha"
+    assert "'alpha_old'" in reasons(resolved)["method"]
+
+
+def test_neither_method_nor_model_lists_what_is_installed(site, settle, method):
+    site.proposer("alpha", method())
+    with pytest.raises(ConfigError, match="installed: alpha"):
+        settle({"num_speculative_tokens": 3})
+
+
+def test_a_failed_plugin_is_an_error_for_those_who_ask_for_it_with_the_cause_and_for_no_one_else(site, settle, method):
+    site.proposer("bad", "raise RuntimeError('no licence')")
+    site.proposer("alpha", method())
+    with pytest.raises(ImportStageError, match="no licence") as caught:
+        settle({"method": "bad", "num_speculative_tokens": 3})
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert settle({"method": "alpha", "num_speculative_tokens": 3}).method == "alpha"
+
+
+def test_k_comes_from_the_user_or_from_the_method_with_its_reason_or_is_required(site, settle, problems_of, method):
+    site.proposer("alpha", method(defaults="Default(key='num_speculative_tokens', value=3, reason='three heads')"))
+    site.proposer("beta", method())
+    resolved = settle({"method": "alpha"})
+    assert (resolved.num_speculative_tokens, resolved.config.num_speculative_tokens) == (3, 3)
+    assert reasons(resolved)["num_speculative_tokens"] == "three heads"
+    assert settle({"method": "alpha", "num_speculative_tokens": 2}).num_speculative_tokens == 2
+    assert "is required" in problems_of({"method": "beta"})["num_speculative_tokens"]
+
+
+def test_a_default_that_is_no_common_key_is_the_plugins_fault(site, settle, method):
+    site.proposer("alpha", method(defaults="Default(key='zoo', value=3, reason='r')"))
+    with pytest.raises(CheckStageError, match="zoo"):
+        settle({"method": "alpha", "num_speculative_tokens": 2})
+
+
+def test_max_model_len_of_the_draft_is_carried_and_never_ignored(site, settle, method):
+    site.proposer("alpha", method())
+    assert settle({"method": "alpha", "num_speculative_tokens": 2, "max_model_len": 8}).max_model_len == 8
+    assert settle({"method": "alpha", "num_speculative_tokens": 2}).max_model_len is None
+
+
+@pytest.mark.parametrize(
+    ("traits", "verifier"),
+    [
+        ("law='deterministic'", "coupled"),
+        ("law='soft', shares_noise=True", "coupled"),
+        ("law='soft'", "standard"),
+    ],
+)
+def test_the_default_verifier_follows_from_the_law_of_the_drafts(site, settle, traits, verifier, method):
+    site.proposer("alpha", method(traits=traits))
+    assert settle({"method": "alpha", "num_speculative_tokens": 2}).verifier == verifier
+
+
+def test_coupled_refuses_drafts_drawn_with_noise_of_their_own(site, settle, problems_of, method):
+    site.proposer("alpha", method(traits="law='soft'"))
+    config = {"method": "alpha", "num_speculative_tokens": 2, "rejection_sample_method": "coupled"}
+    found = problems_of(config)
+    assert "use 'standard', or draft_sample_method 'greedy'" in found["rejection_sample_method"]
+
+
+def test_the_way_of_drafting_must_be_the_methods(site, settle, problems_of, method):
+    site.proposer("alpha", method())
+    traits = "law='soft' if config.draft_sample_method == 'probabilistic' else 'deterministic'"
+    site.proposer("beta", method(traits=traits))
+    config = {"num_speculative_tokens": 2, "draft_sample_method": "probabilistic"}
+    assert set(problems_of({"method": "alpha", **config})) == {"draft_sample_method"}
+    assert settle({"method": "beta", **config}).verifier == "standard"
+    assert settle({"method": "beta", **config, "draft_sample_method": "greedy"}).verifier == "coupled"
+
+
+def test_a_lossy_verifier_is_said_to_be_lossy(site, settle, method):
+    source = """
+    from specdec import hookimpl
+
+    @hookimpl
+    def specdec_make_verifier(method): ...
+
+    @hookimpl
+    def specdec_verifier_is_lossy(method):
+        return method == "loose"
+    """
+    site.dist("more", {"specdec.verifiers.v1": {"loose": "more_v", "tight": "more_v"}}, {"more_v.py": source})
+    site.proposer("alpha", method())
+    config = {"method": "alpha", "num_speculative_tokens": 2}
+    loose = settle({**config, "rejection_sample_method": "more:loose"})
+    assert (loose.verifier, loose.verifier_lossy, loose.lossless) == ("loose", True, False)
+    assert "lossy" in reasons(loose)
+    assert settle({**config, "rejection_sample_method": "tight"}).lossless
+
+
+def test_a_checkpoint_is_refused_or_required_by_what_the_method_has(site, settle, tmp_path, problems_of, method):
+    site.proposer("alpha", method())
+    site.proposer("beta", method(traits="weights='own'"))
+    config = {"num_speculative_tokens": 2}
+    assert "has no draft checkpoint" in problems_of({**config, "method": "alpha", "model": "/x"})["model"]
+    assert "needs a draft checkpoint" in problems_of({**config, "method": "beta"})["model"]
+    missing = problems_of({**config, "method": "beta", "model": str(tmp_path / "no")})
+    assert "no folder or file" in missing["model"]
+    (tmp_path / "config.json").write_text("{}")
+    assert settle({**config, "method": "beta", "model": str(tmp_path)}).draft.model == str(tmp_path)
+
+
+def test_a_plugin_may_say_what_the_checkpoint_is_and_what_to_do(site, settle, tmp_path, problems_of, method):
+    problem = (
+        "Problem(key='method', message=f'alpha got a checkpoint of model_type {draft.hf_config[\"model_type\"]!r}',"
+        " next_step='say method beta, or give an alpha checkpoint')"
+    )
+    site.proposer("alpha", method(traits="weights='own'", problems=problem))
+    (tmp_path / "config.json").write_text('{"model_type": "beta"}')
+    found = problems_of({"method": "alpha", "num_speculative_tokens": 2, "model": str(tmp_path)})
+    assert "'beta'" in found["method"]
+    assert "say method beta, or give an alpha checkpoint" in found["method"]
+
+
+def test_an_override_patches_a_copy_and_only_the_chosen_method_is_asked(site, settle, tmp_path, method):
+    override = """
+@hookimpl
+def specdec_override_hf_config(method, hf_config, target):
+    hf_config["nested"]["deep"] = "spoilt"
+    return {"vocab_size": target.vocab_size}
+"""
+    site.proposer("alpha", method(traits="weights='own'", more=override))
+    site.proposer("beta", "raise AssertionError('not asked')")
+    (tmp_path / "config.json").write_text('{"nested": {"deep": 1}}')
+    resolved = settle({"method": "alpha", "num_speculative_tokens": 2, "model": str(tmp_path)})
+    assert dict(resolved.draft.hf_config) == {"nested": {"deep": 1}, "vocab_size": 32}
+    assert "hf_config" in reasons(resolved)
+    unchanged = override.replace('return {"vocab_size": target.vocab_size}', "return None")
+    site.proposer("gamma", method(traits="weights='own'", more=unchanged))
+    resolved = settle({"method": "gamma", "num_speculative_tokens": 2, "model": str(tmp_path)})
+    assert dict(resolved.draft.hf_config) == {"nested": {"deep": 1}}
+
+
+CONTROLLER = """
+from pydantic import Field
+from specdec import hookimpl
+from specdec.config import MethodOptions
+
+class Options(MethodOptions):
+    patience: int = Field(default=1, description="p")
+
+class Controller:
+    @hookimpl
+    def specdec_method_options(self, method):
+        return Options
+
+    @hookimpl
+    def specdec_make_controller(self, method): ...
+
+class Watcher:
+    @hookimpl
+    def specdec_step_finished(self, step): ...
+
+controller, watcher = Controller(), Watcher()
+"""
+
+
+def test_controllers_observers_and_kernels_are_loaded_only_if_they_are_named(site, settle, problems_of, method):
+    points = {
+        "specdec.extensions.v1": {"slow": "more_e:controller", "watch": "more_e:watcher", "bad": "not_there"},
+        "specdec.kernels.v1": {"op.reference": "not_there"},
+    }
+    site.dist("more-e", points, {"more_e.py": CONTROLLER})
+    site.proposer("alpha", method())
+    config = {"method": "alpha", "num_speculative_tokens": 2}
+    registry = site.registry()
+    plain = settle(config, registry)
+    assert (plain.controller, plain.observers, registry.kernels.ops) == (None, (), {})
+    full = {**config, "controller": "slow", "patience": 3, "observers": ["watch"], "kernels": ["More.E"]}
+    registry = site.registry()
+    resolved = settle(full, registry)
+    assert (resolved.controller, resolved.controller_options.patience) == ("slow", 3)
+    assert [each.name for each in resolved.observers] == ["watch"]
+    assert list(registry.kernels.ops) == ["op"]
+    wrong = problems_of({**config, "controller": "watch", "observers": ["slow"], "kernels": ["numpy"]})
+    assert set(wrong) == {"controller", "observers", "kernels"}
+    assert "more-e" in wrong["kernels"]
+
+
+def test_an_instance_is_resolved_like_the_mapping_it_came_from(site, settle, method):
+    site.proposer("alpha", method())
+    given = {"method": "alpha", "num_speculative_tokens": 2, "lookup_max": 3}
+    assert (
+        settle(SpeculativeConfig.parse(given)).as_json()
+        == settle(json.dumps(given)).as_json()
+        == settle(given).as_json()
+    )
+
+
+def test_a_dummy_method_without_any_traits_resolves(site, settle):
+    site.proposer("dummy")
+    assert settle({"method": "dummy", "num_speculative_tokens": 2}).as_json()["traits"]["rows"] == "none"
