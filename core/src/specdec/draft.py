@@ -15,11 +15,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specdec.noise import Noise
+    from specdec.traits import MethodTraits
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 FinishReason = Literal["done", "aborted", "preempted", "failed"]
 _FLAT_FIELDS = ("parents", "q_row", "confidence")
+
+
+def _are_laws(q: Tensor) -> bool:
+    """Say whether each row of q [m, V] is a law, up to the rounding of float32 sums; nan fails both tests."""
+    return bool((q >= 0).all()) and bool(((q.sum(dim=-1, dtype=q.dtype) - 1).abs() < 1e-2).all())
 
 
 def _shape_of(value: Any) -> str:
@@ -164,8 +170,12 @@ class Draft:
         part = {name: None if (a := getattr(self, name)) is None else a[flat] for name in _FLAT_FIELDS}
         return Draft([lengths[i] for i in rows], self.tokens[flat], q=self.q, d2t=self.d2t, **part)
 
-    def check(self, max_draft: Sequence[int] | IntArray, vocab_size: int) -> None:
-        """Raise ContractError unless a host-form draft keeps the contract for rows that may have `max_draft` tokens."""
+    def check(self, max_draft: Sequence[int] | IntArray, vocab_size: int, traits: MethodTraits) -> None:
+        """Raise ContractError unless a host-form draft keeps the contract and its method's traits.
+
+        `max_draft` are the most tokens of each row. Laws on another device than the CPU are not looked into, since
+        reading them would make the loop wait.
+        """
         lengths = self.lengths
         if lengths is None or len(lengths) != len(max_draft):
             message = f"the draft has {'no' if lengths is None else len(lengths)} rows for a batch of {len(max_draft)}"
@@ -187,6 +197,12 @@ class Draft:
             if value is not None and np.shape(value) != (total,):
                 message = f"{name} must be flat like tokens ({total}), got {_shape_of(value)}"
                 raise ContractError(message)
+        if self.parents is not None and traits.shape == "chain":
+            message = "a method whose traits say 'chain' set parents"
+            raise ContractError(message)
+        if self.q is not None and traits.law == "deterministic":
+            message = "a method whose traits say 'deterministic' reported laws q; its drafts are point masses"
+            raise ContractError(message)
         self._check_laws(vocab_size)
         self._check_parents()
 
@@ -202,6 +218,9 @@ class Draft:
             raise ContractError(message)
         if len(self.q_row) and not (-1 <= int(self.q_row.min()) and int(self.q_row.max()) < self.q.shape[0]):
             message = f"q_row points outside the {self.q.shape[0]} rows of q"
+            raise ContractError(message)
+        if self.q.device.type == "cpu" and not _are_laws(self.q):
+            message = "a row of q is no law: entries must be at least 0, and each row must add up to 1"
             raise ContractError(message)
 
     def _check_parents(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from specdec.draft import BatchView, Draft, FinishReason, Rows
+from specdec.errors import ContractError
 from specdec.noise import Noise
 from specdec.protocols import Proposer
 from specdec.traits import MethodTraits
@@ -96,8 +97,12 @@ class Drafting:
             rows=None if self._traits.rows == "none" else self._rows(batch),
         )
         try:
-            draft = self._proposer.propose(view).to_host()
-            draft.check(max_draft, self._vocab_size)
+            draft = self._proposer.propose(view)
+            if not isinstance(draft, Draft):
+                message = f"propose returned {type(draft).__name__}, not a Draft"
+                raise ContractError(message)
+            draft = draft.to_host()
+            draft.check(max_draft, self._vocab_size, self._traits)
         except Exception as error:
             self._contain(error, "propose")
             for request in batch:

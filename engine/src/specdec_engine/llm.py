@@ -264,7 +264,10 @@ class LLM:
         if unknown:
             message = f"extra_args has the keys {unknown}, of which nothing here knows; only 'specdec' is read"
             raise RequestError(message)
-        return None if raw is None else request_options(self._resolved, self._registry, raw)
+        if raw is not None and self._resolved is None:
+            message = "extra_args['specdec'] sets options of a method, but this engine has no speculative_config"
+            raise RequestError(message)
+        return None if self._resolved is None else request_options(self._resolved, self._registry, raw)
 
     def _step(self) -> list[Request]:
         return self._stepper.step()

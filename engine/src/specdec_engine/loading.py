@@ -22,7 +22,7 @@ def resolve_device(device: str) -> torch.device:
     try:
         return torch.device(device)
     except RuntimeError as error:
-        message = f"device={device!r} is not a device: {str(error).splitlines()[0]}"
+        message = f"device={device!r} is not a device: {first_line(error)}"
         raise TargetError(message) from None
 
 
@@ -63,8 +63,8 @@ def load_model(model: str, dtype: str | torch.dtype, device: torch.device) -> nn
     try:
         with _quiet_unless_terminal():
             loaded: nn.Module = AutoModelForCausalLM.from_pretrained(model, dtype=resolve_dtype(dtype))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        message = f"model {model!r} cannot be loaded by transformers: {str(error).splitlines()[0]}"
+    except Exception as error:  # readers of many formats, each with errors of its own
+        message = f"model {model!r} cannot be loaded by transformers: {first_line(error)}"
         raise TargetError(message) from error
     return loaded.to(device).eval()
 
@@ -86,6 +86,11 @@ def eos_ids(model: nn.Module, tokenizer: Any | None) -> frozenset[int]:
         ids = getattr(holder, "eos_token_id", None)
         found.update([ids] if isinstance(ids, int) else ids or ())
     return frozenset(found)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the kind of an error and the first line of what it says."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
 
 
 @contextmanager

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from specdec.catalog import Catalog
-from specdec.config import ResolvedConfig, SpeculativeConfig
-from specdec.errors import TargetError
+from specdec.config import ResolvedConfig
+from specdec.errors import ConfigError, TargetError
 from specdec.loader import Registry
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve
@@ -19,13 +20,16 @@ from specdec.sources import TargetInfo
 from torch import nn
 
 from specdec_engine.families import check_config, text_config
-from specdec_engine.loading import check_folder, load_model
+from specdec_engine.loading import check_folder, first_line, load_model
 from specdec_engine.probe import probe
 from specdec_engine.target import Target
 
 CPU_CHUNK = 512
 FIXED_WIDTH_CHUNK = 64
+UNLIMITED_CONTEXT = 4096
 MEMORY_SHARE = 0.4  # of what is free after loading, for the KV arena
+
+logger = logging.getLogger("specdec_engine")
 
 
 @dataclass(slots=True)
@@ -71,21 +75,27 @@ def read_config(model: str | None, hf_model: nn.Module | None) -> Any:
     check_folder(model)
     try:
         return AutoConfig.from_pretrained(model)
-    except (OSError, ValueError, KeyError) as error:
-        message = f"the configuration of model {model!r} cannot be read: {str(error).splitlines()[0]}"
+    except Exception as error:  # readers of many formats, each with errors of its own
+        message = f"the configuration of model {model!r} cannot be read: {first_line(error)}"
         raise TargetError(message) from error
 
 
 def target_info(model: str | None, config: Any, limits: Limits) -> TargetInfo:
     """Describe the target; the context limit is the model's, or a smaller one that the caller set."""
-    info = TargetInfo.from_config(model, config.to_dict(), None)
-    own = info.max_model_len
-    wanted = limits.max_model_len
+    data, wanted = config.to_dict(), limits.max_model_len
+    # Families without a table of positions name no limit; then the caller's holds, or a usual one.
+    unlimited = TargetInfo.from_config(model, data, 2**31 - 1)
+    try:
+        own = TargetInfo.from_config(model, data).max_model_len
+    except TargetError:
+        own = wanted or UNLIMITED_CONTEXT
+        if wanted is None:
+            logger.warning("the configuration names no longest context; max_model_len is %d", own)
     if wanted is not None and wanted > own:
         message = f"max_model_len={wanted} is above the model's own limit of {own} positions"
         raise TargetError(message)
     check_config(config, wanted or own)
-    return TargetInfo.from_config(model, config.to_dict(), wanted or own)
+    return replace(unlimited, max_model_len=wanted or own)
 
 
 def open_session(
@@ -101,10 +111,12 @@ def open_session(
 ) -> Session:
     """Build everything; on any error nothing is left behind."""
     registry = Registry(Catalog.discover().with_local(dict(plugins or {})), strict=strict)
-    config = None if speculative_config is None else SpeculativeConfig.parse(speculative_config)
     hf_config = read_config(model, hf_model)
     info = target_info(model, hf_config, limits)
-    resolved = None if config is None else resolve(config, info, registry)
+    resolved = None if speculative_config is None else resolve(speculative_config, info, registry)
+    if resolved is not None and resolved.traits.shape != "chain":
+        message = f"method {resolved.method!r} makes token trees, and this engine verifies chains only"
+        raise ConfigError(message)
     with contextlib.ExitStack() as undo:
         loaded = hf_model if hf_model is not None else load_model(str(model), dtype, device)
         target = _target(loaded, info, limits, registry.kernels)

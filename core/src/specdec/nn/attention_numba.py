@@ -201,27 +201,29 @@ def _forward(
         ops.clear(out + blank[n] * heads * width * size, heads * width * size)
     group, columns = heads // kv_heads, (width + 15) // 16 * 16
     record = columns + ops.RECORD
-    records = np.empty(partials * heads * record, np.float32)
+    records = np.empty(partials * heads * record + 16, np.float32)
+    shared = (records.ctypes.data + 63) // 64 * 64
     room = KEYS * (dims + columns) + BLOCK * KEYS + 16 + longest * group * (dims + 2 * record)
     room = (room + 15) // 16 * 16
+    # Vectors of 64 bytes that straddle two cache lines cost double, hence the aligned addresses.
     tasks = len(items) * kv_heads
     if work * heads <= SMALL:
         scratch = np.empty(room + 16, np.float32)
         for task in range(tasks):
-            # Vectors of 64 bytes that straddle two cache lines cost double, hence the aligned address.
             own = (scratch.ctypes.data + 63) // 64 * 64
             item, head = items[task // kv_heads], task % kv_heads
             _task(kind, size, item, page_table[item[0]], page_size, head, queries, keys, values, out, heads, group,
-                  dims, width, columns, window, scale, softcap, sinks, own, records.ctypes.data)  # fmt: skip
+                  dims, width, columns, window, scale, softcap, sinks, own, shared)  # fmt: skip
     else:
         scratches = np.empty(_THREADS * room + 16, np.float32)
         for task in prange(tasks):
             own = (scratches.ctypes.data + 63) // 64 * 64 + get_thread_id() * room * 4
             item, head = items[task // kv_heads], task % kv_heads
             _task(kind, size, item, page_table[item[0]], page_size, head, queries, keys, values, out, heads, group,
-                  dims, width, columns, window, scale, softcap, sinks, own, records.ctypes.data)  # fmt: skip
+                  dims, width, columns, window, scale, softcap, sinks, own, shared)  # fmt: skip
     for n in range(len(merges)):
-        _merge(kind, size, merges[n], heads, group, width, columns, out, sinks, records.ctypes.data)
+        _merge(kind, size, merges[n], heads, group, width, columns, out, sinks, shared)
+    records[0] = 0.0  # numba drops an array after its last mention, and knows nothing of addresses
 
 
 @dataclass(slots=True, eq=False)

@@ -298,8 +298,8 @@ def mix(_: Any, rows: Any, weights: Any, factors: Any, data: Any, width: Any, tu
     return _procedure(8, emit)
 
 
-# The running softmax of one row and head is a record of `columns` + 32 float32, `columns` a multiple of 16: the weighted
-# sum of values, 16 lanes of the sum of weights, then the largest score so far (in the first of 16 places).
+# The running softmax of one row and head is a record of `columns` + 32 float32, `columns` a multiple of 16: the sum of
+# weighted values, 16 lanes of the sum of weights, then the largest score so far (in the first of 16 places).
 RECORD: Final = 32
 
 

@@ -37,8 +37,9 @@ _EXPONENT_OF_ONE = tl.constexpr(0x3FF0000000000000)
 _MANTISSA = tl.constexpr(0x000FFFFFFFFFFFFF)
 
 
+# Triton evaluates annotations as code of the kernel, so kernels carry none but constexpr.
 @triton.jit
-def _exponential(k0: Any, k1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
+def _exponential(k0, k1, c0, c1, c2, c3):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Return e in float64 of a block of draws; keys and counters are blocks of uint32."""
     for _ in tl.static_range(_ROUNDS):
         high0, low0 = tl.umulhi(c0, _M0), c0 * _M0
@@ -67,10 +68,18 @@ def _exponential(k0: Any, k1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
 
 
 @triton.jit(do_not_specialize=["purpose"])
-def _race(
-    probs: Any, stride: Any, vocabulary: Any, keys: Any, positions: Any, seq_index: Any, purpose: Any,
-    scores: Any, winners: Any, SIZE: tl.constexpr,
-) -> None:  # fmt: skip
+def _race(  # type: ignore[no-untyped-def]  # noqa: ANN202
+    probs,
+    stride,
+    vocabulary,
+    keys,
+    positions,
+    seq_index,
+    purpose,
+    scores,
+    winners,
+    SIZE: tl.constexpr,  # noqa: ANN001
+):
     row, part = tl.program_id(0), tl.program_id(1)
     ids = part * SIZE + tl.arange(0, SIZE)
     p = tl.load(probs + row.to(tl.int64) * stride + ids, mask=ids < vocabulary, other=0.0)

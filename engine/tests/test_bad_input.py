@@ -1,0 +1,193 @@
+"""Bad input gives one clear error before anything runs, and leaves nothing half done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import ids_of, params, prompts, run, target
+from specdec.errors import ConfigError, RequestError, TargetError, UnknownNameError
+from specdec_engine import LLM, SamplingParams
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4}
+CONFIGS: dict[str, tuple[Any, str]] = {
+    "unknown key": ({**NGRAM, "ngram_prompt_lookup_max": 3}, "prompt_lookup_max"),
+    "wrong type": ({**NGRAM, "num_speculative_tokens": "four"}, "num_speculative_tokens"),
+    "true for a number": ({**NGRAM, "num_speculative_tokens": True}, "num_speculative_tokens"),
+    "k of zero": ({**NGRAM, "num_speculative_tokens": 0}, "num_speculative_tokens"),
+    "negative k": ({**NGRAM, "num_speculative_tokens": -1}, "num_speculative_tokens"),
+    "no k": ({"method": "ngram"}, "num_speculative_tokens"),
+    "method not installed": ({"method": "telepathy", "num_speculative_tokens": 2}, "telepathy"),
+    "text that is no JSON": ('{"method": "ngram", ', "JSON"),
+    "a JSON list": ("[1, 2]", "list"),
+    "a file that is not there": ("@nowhere.json", "nowhere.json"),
+    "min above max": ({**NGRAM, "prompt_lookup_min": 5, "prompt_lookup_max": 2}, "prompt_lookup"),
+    "context above the target's": ({**NGRAM, "max_model_len": 10**6}, "max_model_len"),
+    "verifier not installed": ({**NGRAM, "rejection_sample_method": "hope"}, "hope"),
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_bad_configuration_is_refused_by_name(case: str) -> None:
+    config, named = CONFIGS[case]
+    with pytest.raises(ConfigError, match=named):
+        LLM(hf_model=target("llama"), speculative_config=config)
+
+
+def test_a_method_that_is_not_installed_is_answered_with_what_is() -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        LLM(hf_model=target("llama"), speculative_config={"method": "ngran", "num_speculative_tokens": 2})
+    assert "ngram" in caught.value.installed and "'ngram'" in str(caught.value)
+
+
+def test_several_problems_come_in_one_error() -> None:
+    with pytest.raises(ConfigError) as caught:
+        LLM(hf_model=target("llama"), speculative_config={**NGRAM, "num_speculative_tokens": 0, "prompt_lookup_max": -1})
+    assert {problem.key for problem in caught.value.problems} >= {"num_speculative_tokens", "prompt_lookup_max"}
+
+
+FOLDERS: dict[str, tuple[dict[str, str], str]] = {
+    "empty": ({}, "no config.json"),
+    "without weights": ({"config.json": json.dumps({"model_type": "llama"})}, "no weights"),
+    "unknown model type": ({"config.json": json.dumps({"model_type": "xyz"}), "model.safetensors": ""}, "xyz"),
+    "config that is no JSON": ({"config.json": "{", "model.safetensors": ""}, "config"),
+    "broken weights": (
+        {"config.json": json.dumps({"model_type": "llama", "num_hidden_layers": 1}), "model.safetensors": "x"},
+        "cannot be loaded",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOLDERS)
+def test_a_folder_that_is_no_model_is_refused_with_what_is_missing(case: str, tmp_path: Path) -> None:
+    files, expected = FOLDERS[case]
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(TargetError, match=expected):
+        LLM(str(tmp_path))
+
+
+@pytest.mark.parametrize("model", [None, "/no/such/folder", "./nothing-here"])
+def test_a_model_that_is_not_there_is_refused(model: str | None) -> None:
+    with pytest.raises(TargetError, match="model"):
+        LLM(model)
+
+
+PROMPTS: dict[str, tuple[Any, str]] = {
+    "empty text of ids": ([], "empty"),
+    "empty ids": ([{"prompt_token_ids": []}], "empty"),
+    "too long": ([5] * 600, "600 ids"),
+    "as long as the context": ([5] * 512, "512"),
+    "id above the vocabulary": ([5, 128], "128"),
+    "negative id": ([5, -1], "-1"),
+    "placeholder of an image": ([5, 10**6], "1000000"),
+    "fractions": ([[0.5, 1.5]], "neither"),
+    "text without a tokenizer": ("hello", "no tokenizer"),
+    "a number": (7, "int"),
+    "unknown keys": ({"ids": [1, 2]}, "ids"),
+    "second of two is bad": ([[5, 6], [5, 999]], "prompt 1"),
+}
+
+
+@pytest.mark.parametrize("case", PROMPTS)
+def test_a_bad_prompt_is_refused_and_nothing_is_queued(case: str) -> None:
+    prompt, expected = PROMPTS[case]
+    model, text, sampling = target("llama"), prompts((9,)), params(1)
+    with LLM(hf_model=model) as llm:
+        if case == "empty text of ids":
+            assert llm.generate(prompt, sampling[0]) == [], "no prompts, no answers"
+            return
+        with pytest.raises(RequestError, match=expected):
+            llm.generate(prompt, SamplingParams(max_tokens=3))
+        assert not llm._scheduler.waiting and not llm._scheduler.running
+        assert ids_of(llm.generate(text, sampling)) == ids_of(run(model, text, sampling))
+
+
+PARAMS: dict[str, tuple[dict[str, Any], str]] = {
+    "negative temperature": ({"temperature": -0.1}, "temperature=-0.1"),
+    "temperature that is no number": ({"temperature": float("nan")}, "temperature"),
+    "infinite temperature": ({"temperature": float("inf")}, "temperature"),
+    "no tokens": ({"max_tokens": 0}, "max_tokens=0"),
+    "half a token": ({"max_tokens": 1.5}, "max_tokens"),
+    "no samples": ({"n": 0}, "n=0"),
+    "a seed of text": ({"seed": "x"}, "seed"),
+    "stop ids of text": ({"stop_token_ids": ["x"]}, "stop_token_ids"),
+}
+
+
+@pytest.mark.parametrize("case", PARAMS)
+def test_a_bad_sampling_parameter_is_refused_by_name(case: str) -> None:
+    given, expected = PARAMS[case]
+    with pytest.raises(RequestError, match=expected):
+        SamplingParams(**given)
+
+
+UNSUPPORTED: dict[str, Any] = {
+    "top_p": 0.9,
+    "top_k": 5,
+    "min_p": 0.1,
+    "stop": ["x"],
+    "min_tokens": 2,
+    "presence_penalty": 1.0,
+    "frequency_penalty": 2.0,
+    "repetition_penalty": 1.1,
+    "logprobs": 1,
+    "prompt_logprobs": 1,
+    "logit_bias": {3: 1.0},
+    "bad_words": ["x"],
+    "allowed_token_ids": [1],
+    "logits_processors": [lambda ids, logits: logits],
+    "structured_outputs": {"json": "{}"},
+    "include_stop_str_in_output": True,
+    "truncate_prompt_tokens": 4,
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_a_parameter_that_nothing_acts_on_yet_is_refused_by_name(name: str) -> None:
+    with pytest.raises(RequestError, match=name):
+        SamplingParams(**{name: UNSUPPORTED[name]})
+
+
+@pytest.mark.parametrize("name", ["max_model_len", "max_num_seqs", "kv_cache_tokens", "decode_width", "prefill_chunk_size"])
+@pytest.mark.parametrize("value", [0, -3, 2.5, True])
+def test_a_limit_that_is_no_positive_whole_number_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(TargetError, match=name):
+        LLM(hf_model=target("llama"), **{name: value})
+
+
+def test_options_of_a_request_are_refused_where_nothing_reads_them() -> None:
+    model = target("llama")
+    for config in (None, NGRAM):
+        with LLM(hf_model=model, speculative_config=config) as llm:
+            for extra in ({"specdec": {"depth": 3}}, {"other": 1}):
+                with pytest.raises(RequestError):
+                    llm.generate([5, 6], SamplingParams(extra_args=extra))
+
+
+def test_numpy_prompts_and_numbers_of_params_that_do_not_match() -> None:
+    with LLM(hf_model=target("llama")) as llm:
+        array = np.array([5, 6, 7], np.int64)
+        assert ids_of(llm.generate([array], params(1))) == ids_of(llm.generate([5, 6, 7], params(1)))
+        with pytest.raises(RequestError, match="2 sampling params .* 1 prompt"):
+            llm.generate([5, 6, 7], params(2))
+
+
+def test_a_closed_engine_says_so() -> None:
+    llm = LLM(hf_model=target("llama"))
+    llm.close()
+    llm.close()
+    with pytest.raises(RequestError, match="closed"):
+        llm.generate([5, 6, 7])
+
+
+def test_an_error_at_load_leaves_the_callers_model_as_it_was() -> None:
+    model = target("llama")
+    marks = [set(module.__dict__) for module in model.modules()]
+    with pytest.raises(ConfigError):
+        LLM(hf_model=model, speculative_config={**NGRAM, "nope": 1})
+    assert [set(module.__dict__) for module in model.modules()] == marks
+    assert all(not module._forward_hooks for module in model.modules())
