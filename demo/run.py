@@ -9,10 +9,16 @@ from time import perf_counter
 from rich.console import Console
 from rich.table import Table
 from smollm2 import model_folder
+
 from specdec_engine import LLM, SamplingParams
 
 DECODE_WIDTH = 8
-SPECULATION = {"method": "ngram", "num_speculative_tokens": DECODE_WIDTH - 1, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+SPECULATION = {
+    "method": "ngram",
+    "num_speculative_tokens": DECODE_WIDTH - 1,
+    "prompt_lookup_min": 2,
+    "prompt_lookup_max": 4,
+}
 CODE = '''def area(width, height):
     """Return the area of a rectangle."""
     result = width * height

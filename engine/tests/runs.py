@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from specdec import hookimpl
 from specdec.testing.stubs import Fixed, Garbage, Null, Perfect, Soft, Stub, stub_plugin
 from specdec.testing.table import random_table
@@ -35,7 +36,9 @@ def prompts(lengths: Sequence[int] = LENGTHS, seed: int = 0) -> list[dict[str, l
     return texts
 
 
-def params(count: int = len(LENGTHS), temperature: float = 0.0, max_tokens: int = 20, **more: Any) -> list[SamplingParams]:
+def params(
+    count: int = len(LENGTHS), temperature: float = 0.0, max_tokens: int = 20, **more: Any
+) -> list[SamplingParams]:
     """One set a prompt, each with a seed of its own."""
     common = {"temperature": temperature, "max_tokens": max_tokens, "ignore_eos": True, **more}
     return [SamplingParams(seed=1000 + i, **common) for i in range(count)]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from runs import ids_of, params, prompts, run, target
+
 from specdec.errors import ConfigError, RequestError, TargetError, UnknownNameError
 from specdec_engine import LLM, SamplingParams
 
@@ -45,7 +46,9 @@ def test_a_method_that_is_not_installed_is_answered_with_what_is() -> None:
 
 def test_several_problems_come_in_one_error() -> None:
     with pytest.raises(ConfigError) as caught:
-        LLM(hf_model=target("llama"), speculative_config={**NGRAM, "num_speculative_tokens": 0, "prompt_lookup_max": -1})
+        LLM(
+            hf_model=target("llama"), speculative_config={**NGRAM, "num_speculative_tokens": 0, "prompt_lookup_max": -1}
+        )
     assert {problem.key for problem in caught.value.problems} >= {"num_speculative_tokens", "prompt_lookup_max"}
 
 
@@ -152,7 +155,9 @@ def test_a_parameter_that_nothing_acts_on_yet_is_refused_by_name(name: str) -> N
         SamplingParams(**{name: UNSUPPORTED[name]})
 
 
-@pytest.mark.parametrize("name", ["max_model_len", "max_num_seqs", "kv_cache_tokens", "decode_width", "prefill_chunk_size"])
+@pytest.mark.parametrize(
+    "name", ["max_model_len", "max_num_seqs", "kv_cache_tokens", "decode_width", "prefill_chunk_size"]
+)
 @pytest.mark.parametrize("value", [0, -3, 2.5, True])
 def test_a_limit_that_is_no_positive_whole_number_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(TargetError, match=name):
@@ -172,7 +177,7 @@ def test_numpy_prompts_and_numbers_of_params_that_do_not_match() -> None:
     with LLM(hf_model=target("llama")) as llm:
         array = np.array([5, 6, 7], np.int64)
         assert ids_of(llm.generate([array], params(1))) == ids_of(llm.generate([5, 6, 7], params(1)))
-        with pytest.raises(RequestError, match="2 sampling params .* 1 prompt"):
+        with pytest.raises(RequestError, match=r"2 sampling params .* 1 prompt"):
             llm.generate([5, 6, 7], params(2))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from runs import ControllerPlugin, ids_of, params, prompts, run, target
+
 from specdec.errors import ContractError
 from specdec.testing import breakers
 from specdec.testing.breakers import Raises, StubFailure
@@ -165,7 +166,9 @@ def test_a_gap_at_the_start_is_flagged_once_for_a_method_that_lets_rows_drop() -
     plain, spec, _ = off_then_on(stub)
     assert ids_of(spec) == ids_of(plain)
     assert stub.layout_problems() == []
-    gaps = [name for call in stub.calls_seen for i, name in enumerate(call.request_ids) if call.rows and call.rows.gap[i]]
+    gaps = [
+        name for call in stub.calls_seen for i, name in enumerate(call.request_ids) if call.rows and call.rows.gap[i]
+    ]
     assert "0-0" in gaps and len(gaps) == len(set(gaps))
 
 

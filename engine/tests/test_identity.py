@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from runs import LENGTHS, ControllerPlugin, VaryingController, ids_of, params, prompts, run, stubs, target
+
 from specdec.testing.stubs import Garbage, Perfect, Stub
 
 FAMILIES = ("llama", "gpt2", "qwen3", "gemma3", "mistral", "gpt_oss")
@@ -30,7 +31,9 @@ def setting(mode: str, family: str = "llama") -> tuple[Any, dict[str, Any]]:
 @pytest.mark.parametrize("family", FAMILIES)
 @all_modes
 @both_temperatures
-def test_every_stub_and_ngram_give_the_plain_tokens_in_a_mixed_batch(family: str, mode: str, temperature: float) -> None:
+def test_every_stub_and_ngram_give_the_plain_tokens_in_a_mixed_batch(
+    family: str, mode: str, temperature: float
+) -> None:
     model, llm = setting(mode, family)
     texts, sampling = prompts(), params(temperature=temperature)
     plain = run(model, texts, sampling, **llm)

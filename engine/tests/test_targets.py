@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from runs import ids_of, params, prompts, run
+
 from specdec.errors import TargetError
 from specdec.testing.stubs import Garbage
 from specdec.testing.targets import tiny_target
@@ -75,7 +76,9 @@ def test_batch_dependent_rope_is_refused_above_its_switch_and_runs_below(rope_ty
         LLM(hf_model=model)
     with LLM(hf_model=model, max_model_len=64) as llm:
         text = prompts((9,))[0]
-        assert llm.generate(text, params(1)[0])[0].outputs[0].token_ids == first_tokens(model, text["prompt_token_ids"], 20)
+        assert llm.generate(text, params(1)[0])[0].outputs[0].token_ids == first_tokens(
+            model, text["prompt_token_ids"], 20
+        )
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])

@@ -28,7 +28,6 @@ from specdec.kernels import Kernels
 from specdec.markers import PROJECT
 
 Stage = type[PluginError]
-Made = TypeVar("Made")
 
 STAGES: Final[dict[str, Stage]] = {
     stage.stage: stage for stage in (OptionsStageError, TraitsStageError, CheckStageError, MakeStageError)
@@ -134,7 +133,7 @@ class Registry:
         except (Exception, SystemExit) as error:
             raise error_class(loaded.record, f"{hook} raised {explain(error)}", _next_step(loaded.record)) from error
 
-    def make(self, loaded: LoadedPlugin, hook: str, protocol: type[Made], **arguments: Any) -> Made:
+    def make(self, loaded: LoadedPlugin, hook: str, protocol: type, **arguments: Any) -> Any:
         """Call a make hook and return what it built.
 
         Raises MakeStageError if the hook fails, is missing, or builds what does not follow the protocol (a class of

@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from torch import Tensor, nn
+
 from specdec.errors import TargetError
 from specdec.nn.arena import KVArena
 from specdec.nn.attention import AttentionStep
 from specdec.nn.linear import PackedLinear
-from torch import Tensor, nn
 
 ATTENTION_NAME = "specdec"
 _PACKED: WeakKeyDictionary[nn.Module, tuple[tuple[int, int], PackedLinear]] = WeakKeyDictionary()
@@ -44,7 +45,9 @@ class LayerCall:
 class Binding:
     """A context manager around forwards of one model; not reentrant."""
 
-    def __init__(self, model: nn.Module, attention: Callable[..., Tensor], linear: Callable[..., Tensor] | None) -> None:
+    def __init__(
+        self, model: nn.Module, attention: Callable[..., Tensor], linear: Callable[..., Tensor] | None
+    ) -> None:
         """Find the modules; `linear` None leaves linear layers alone."""
         self.attention = attention
         self.step: AttentionStep | None = None
@@ -205,5 +208,3 @@ def _attention(
         window=sliding_window,
     )
     return out.unsqueeze(0), None
-
-

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from specdec.draft import IntArray
 from specdec.nn.race import exponential_reference
 from specdec.noise import Noise, Purpose
-from torch import Tensor
-
 from specdec_engine.request import Request, Work
 from specdec_engine.sampling_params import SamplingParams
 from specdec_engine.target import Target

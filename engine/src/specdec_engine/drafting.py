@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+
 from specdec.draft import BatchView, Draft, FinishReason, Rows
 from specdec.errors import ContractError
 from specdec.noise import Noise
 from specdec.protocols import Proposer
 from specdec.traits import MethodTraits
-
 from specdec_engine.limits import DraftLimits
 from specdec_engine.request import PendingRows, Request
 
@@ -23,7 +23,14 @@ class Drafting:
     """Calls one proposer. A call that goes wrong costs its rows the drafts of one step, a warning once, and a count."""
 
     def __init__(
-        self, proposer: Proposer, traits: MethodTraits, limits: DraftLimits, vocab_size: int, *, method: str, strict: bool
+        self,
+        proposer: Proposer,
+        traits: MethodTraits,
+        limits: DraftLimits,
+        vocab_size: int,
+        *,
+        method: str,
+        strict: bool,
     ) -> None:
         """With `strict`, errors of the proposer are raised instead of contained."""
         self._proposer = proposer
@@ -97,7 +104,7 @@ class Drafting:
             rows=None if self._traits.rows == "none" else self._rows(batch),
         )
         try:
-            draft = self._proposer.propose(view)
+            draft: object = self._proposer.propose(view)
             if not isinstance(draft, Draft):
                 message = f"propose returned {type(draft).__name__}, not a Draft"
                 raise ContractError(message)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from specdec.nn.arena import KVArena
 from specdec.nn.attention import AttentionStep
-
 from specdec_engine.request import Work
 
 
@@ -102,4 +102,3 @@ def build(pieces: list[Piece], width: int, arena: KVArena) -> FlatBatch:
         page_size=arena.page_size,
     )
     return FlatBatch(ids, positions, step, np.concatenate(logits_rows), pieces)
-

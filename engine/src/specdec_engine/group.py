@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from specdec.metrics import SpecMetrics
-
 from specdec_engine.outputs import CompletionOutput, RequestOutput
 from specdec_engine.prompts import Prompt
 from specdec_engine.request import Request

@@ -1,4 +1,4 @@
-"""How many drafts each row may get: the smallest of everything that limits it, and whether speculation is off for it."""
+"""How many drafts each row may get, and whether speculation is off: the smallest of everything that limits it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from specdec.config import ResolvedConfig
 from specdec.protocols import Controller
-
 from specdec_engine.request import Request
 from specdec_engine.stopping import StopRules
 

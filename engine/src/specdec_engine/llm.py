@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
+
 from specdec.config import ResolvedConfig, request_options
 from specdec.draft import StepStats
 from specdec.errors import RequestError
 from specdec.metrics import SpecMetrics
 from specdec.noise import request_key
-from torch import nn
-
 from specdec_engine.compare import Divergence, diagnose
 from specdec_engine.drafting import Drafting
+from specdec_engine.group import Group
 from specdec_engine.limits import DraftLimits
 from specdec_engine.loading import eos_ids, load_tokenizer, resolve_device
-from specdec_engine.group import Group
 from specdec_engine.outputs import RequestOutput
 from specdec_engine.progress import Progress
 from specdec_engine.prompts import encode_prompts, pair_params

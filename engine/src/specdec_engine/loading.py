@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from specdec.errors import TargetError
 from torch import nn
+
+from specdec.errors import TargetError
 
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 

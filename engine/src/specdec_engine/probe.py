@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from specdec.errors import TargetError
 from torch import Tensor, nn
 
+from specdec.errors import TargetError
 from specdec_engine.families import expected_windows
 from specdec_engine.request import Request, Work
 from specdec_engine.sampling_params import SamplingParams

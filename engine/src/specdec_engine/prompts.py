@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from specdec.draft import IntArray
 from specdec.errors import RequestError
-
 from specdec_engine.sampling_params import SamplingParams
 
 
@@ -62,9 +62,9 @@ def _encode(prompt: Any, tokenizer: Any) -> Prompt:
         if tokenizer is None:
             message = "a prompt is text, but this model has no tokenizer; pass ids, or tokenizer= to LLM"
             raise RequestError(message)
-        return Prompt(np.array(tokenizer(prompt)["input_ids"], np.int64), prompt)  # type: ignore[arg-type]
+        return Prompt(np.array(tokenizer(prompt)["input_ids"], np.int64), prompt)
     if not isinstance(prompt, str) and (_is_ids(prompt) or (isinstance(prompt, Sequence) and len(prompt) == 0)):
-        return Prompt(np.array(prompt, np.int64), text)  # type: ignore[arg-type]
+        return Prompt(np.array(prompt, np.int64), text)
     message = f"a prompt of type {type(prompt).__name__} is neither text nor a list of whole-number ids"
     raise RequestError(message)
 

@@ -1,4 +1,4 @@
-"""The state of one request while it lives: its ids, how far the target has run, its pages, what its proposer was told."""
+"""The state of one request while it lives: ids, how far the target has run, pages, what its proposer was told."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
+
 from specdec.draft import IntArray
 from specdec.metrics import SpecMetrics
 from specdec.nn.arena import Segment
-from torch import Tensor
-
 from specdec_engine.outputs import StopKind
 from specdec_engine.sampling_params import SamplingParams
 

@@ -1,4 +1,4 @@
-"""How a token is drawn at a row: the engine draws every row by this rule, speculation or not; verifiers only compare."""
+"""How a token is drawn at a row: every row is drawn by this rule, speculation or not; verifiers only compare."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from specdec.draft import IntArray
-from specdec.noise import Noise, Purpose
 from torch import Tensor
 
+from specdec.draft import IntArray
+from specdec.noise import Noise, Purpose
 from specdec_engine.request import Request
 
 Race = Callable[[Tensor, Noise, int], Tensor]

@@ -95,7 +95,9 @@ class SamplingParams:
         )
         ids = self.stop_token_ids
         self._require(
-            ids is None or (not isinstance(ids, str) and all(_is_int(i) for i in ids)), "stop_token_ids", "a list of ids"
+            ids is None or (not isinstance(ids, str) and all(_is_int(i) for i in ids)),
+            "stop_token_ids",
+            "a list of ids",
         )
 
     def _require(self, ok: bool, name: str, expected: str) -> None:

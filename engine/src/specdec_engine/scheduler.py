@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from specdec.draft import Draft
 
+from specdec.draft import Draft
 from specdec_engine.request import Request, Work
 from specdec_engine.target import Target
 

@@ -1,4 +1,4 @@
-"""Building a session: configuration, plugins, target, proposer and verifier, checked in that order and undone together."""
+"""Building a session: configuration, plugins, target, proposer, verifier; checked in that order, undone together."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+
 from specdec.catalog import Catalog
 from specdec.config import ResolvedConfig
 from specdec.errors import ConfigError, TargetError
+from specdec.kernels import Kernels
 from specdec.loader import Registry
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve
 from specdec.sources import TargetInfo
-from torch import nn
-
 from specdec_engine.families import check_config, text_config
 from specdec_engine.loading import check_folder, first_line, load_model
 from specdec_engine.probe import probe

@@ -7,9 +7,9 @@ from time import perf_counter
 
 import numpy as np
 import torch
+
 from specdec.draft import Draft, IntArray, StepStats, Verdict
 from specdec.protocols import Verifier
-
 from specdec_engine.drafting import Drafting
 from specdec_engine.request import PendingRows, Request, Work
 from specdec_engine.sampler import Sampler
@@ -77,7 +77,9 @@ class Stepper:
             clock.append(perf_counter())
             if self._verifier is None or not len(draft.tokens):
                 emitted = draws.cpu().numpy().astype(np.int32)
-                verdict = Verdict(np.zeros(len(drawing), np.int32), np.empty(0, np.int32), emitted, _count(len(drawing)))
+                verdict = Verdict(
+                    np.zeros(len(drawing), np.int32), np.empty(0, np.int32), emitted, _count(len(drawing))
+                )
             else:
                 draft.lengths = [work.num_draft for work in drawing]
                 verdict = self._verifier.verify(draft, logits, noise, draws)

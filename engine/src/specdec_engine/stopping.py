@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from specdec.draft import IntArray
-
 from specdec_engine.outputs import StopKind
 from specdec_engine.request import Request
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from specdec.errors import TargetError
 from specdec.nn.arena import KVArena
 from specdec.sources import TargetInfo
-from torch import Tensor, nn
-
 from specdec_engine.binding import Binding
 from specdec_engine.flat_batch import FlatBatch, build, split
 from specdec_engine.request import Work
@@ -140,7 +140,9 @@ class Target:
         if k == len(layers):
 
             def after(module: nn.Module, args: Any, output: Any) -> None:
-                self._tapped[k] = (output[0] if isinstance(output, tuple) else output).reshape(-1, self.info.hidden_size)
+                self._tapped[k] = (output[0] if isinstance(output, tuple) else output).reshape(
+                    -1, self.info.hidden_size
+                )
 
             return layers[-1].register_forward_hook(after)
 
@@ -151,7 +153,7 @@ class Target:
         return layers[k].register_forward_pre_hook(before, with_kwargs=True)
 
     def decoder_layers(self) -> list[nn.Module]:
-        """Return the decoder layers in order: the module list whose items hold the attention modules that were called."""
+        """Return the decoder layers in order: the module list whose items hold the attention modules that ran."""
         attention = {id(self.binding.module_of(call)) for call in self.binding.calls()}
         for module in self.model.modules():
             if isinstance(module, nn.ModuleList) and len(module) == self.info.num_layers:
@@ -228,4 +230,3 @@ class Target:
     def with_limits(self, max_model_len: int) -> None:
         """Set the host's context limit in `info`."""
         self.info = replace(self.info, max_model_len=max_model_len)
-

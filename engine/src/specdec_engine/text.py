@@ -27,8 +27,8 @@ class TextStream:
         ids = self._request.output_ids
         if self._request.finished and self._request.stop_reason is not None:
             ids = ids[:-1]  # the stop id itself is no part of the text
-        before = self._decode(ids[self._context : self._shown])
-        after = self._decode(ids[self._context :])
+        before = self._decode(self._tokenizer, ids[self._context : self._shown])
+        after = self._decode(self._tokenizer, ids[self._context :])
         complete = self._request.finished or not after.endswith("\ufffd")
         if len(after) > len(before) and complete:
             self._text += after[len(before) :]
@@ -36,9 +36,9 @@ class TextStream:
             self._context = max(0, self._shown - HOLD_BACK)
         return self._text
 
-    def _decode(self, ids: list[int]) -> str:
+    def _decode(self, tokenizer: Any, ids: list[int]) -> str:
         params = self._request.sampling_params
-        text: str = self._tokenizer.decode(
+        text: str = tokenizer.decode(
             ids,
             skip_special_tokens=params.skip_special_tokens,
             spaces_between_special_tokens=params.spaces_between_special_tokens,

@@ -66,7 +66,8 @@ class KVArena:
         """Return the flat slots of positions start .. start + count - 1, [count] int32."""
         positions = np.arange(start, start + count, dtype=np.int32)
         pages = np.asarray(segment.pages, dtype=np.int32)
-        return pages[positions // self.page_size] * np.int32(self.page_size) + positions % np.int32(self.page_size)
+        slots = pages[positions // self.page_size] * self.page_size + positions % self.page_size
+        return slots.astype(np.int32, copy=False)
 
     def layer(self, index: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return a layer's pages ([P, Hkv, page, Dk], [P, Hkv, page, Dv]), shaped for rows k [N, Hkv, Dk] and v.

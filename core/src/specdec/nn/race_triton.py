@@ -4,7 +4,10 @@ Bit-equal to `specdec.noise.exponential` as long as the compiler contracts nothi
 the launch. Each program finds the winner of one stretch of one row, and torch joins the stretches.
 """
 
-# mypy: disallow-untyped-decorators=False
+# Triton reads annotations as code of the kernel, so kernels carry none but constexpr.
+# mypy: disallow-untyped-decorators=False, disallow-untyped-defs=False, disallow-untyped-calls=False
+# mypy: disallow-incomplete-defs=False
+# ruff: noqa: ANN001, ANN202
 from __future__ import annotations
 
 from typing import Any, Final
@@ -37,9 +40,8 @@ _EXPONENT_OF_ONE = tl.constexpr(0x3FF0000000000000)
 _MANTISSA = tl.constexpr(0x000FFFFFFFFFFFFF)
 
 
-# Triton evaluates annotations as code of the kernel, so kernels carry none but constexpr.
 @triton.jit
-def _exponential(k0, k1, c0, c1, c2, c3):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _exponential(k0, k1, c0, c1, c2, c3):
     """Return e in float64 of a block of draws; keys and counters are blocks of uint32."""
     for _ in tl.static_range(_ROUNDS):
         high0, low0 = tl.umulhi(c0, _M0), c0 * _M0
@@ -68,7 +70,7 @@ def _exponential(k0, k1, c0, c1, c2, c3):  # type: ignore[no-untyped-def]  # noq
 
 
 @triton.jit(do_not_specialize=["purpose"])
-def _race(  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _race(
     probs,
     stride,
     vocabulary,
@@ -78,7 +80,7 @@ def _race(  # type: ignore[no-untyped-def]  # noqa: ANN202
     purpose,
     scores,
     winners,
-    SIZE: tl.constexpr,  # noqa: ANN001
+    SIZE: tl.constexpr,
 ):
     row, part = tl.program_id(0), tl.program_id(1)
     ids = part * SIZE + tl.arange(0, SIZE)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from specdec.draft import Draft, IntArray, Verdict
 
 if TYPE_CHECKING:
-    from specdec.noise import Noise
     from torch import Tensor
+
+    from specdec.noise import Noise
 
 
 class Coupled:
@@ -25,7 +27,7 @@ class Coupled:
             message = "the verifier 'coupled' compares with the host's draws, but the host gave none"
             raise ValueError(message)
         draws = target_draws.cpu().numpy().astype(np.int32)
-        lengths = np.asarray(draft.lengths, np.int64)
+        lengths = np.asarray(draft.lengths, np.int32)
         if draft.parents is None:
             return _chains(draft.tokens, lengths, draws)
         return _trees(draft.tokens, draft.parents, lengths, draws)

@@ -1,0 +1,228 @@
+"""The engine beside transformers on SmolLM2-135M (bfloat16, two threads): plain decoding and prompt lookup, by task.
+
+    python benchmarks/engine.py --prompts data/spec_bench_dev.jsonl
+
+Every prompt goes through every arm before the next prompt comes, so that all arms see the same machine; the order of
+arms turns by one each time. Times are of whole calls, prompt pass included. Nothing else may run beside this.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import torch
+import transformers
+import typer
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from specdec import hookimpl
+from specdec_engine import LLM, SamplingParams
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "demo"))
+from smollm2 import model_folder
+
+MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+PLAIN, LOOKUP_5, LOOKUP_10 = "transformers plain", "transformers lookup 5", "transformers lookup 10"
+OURS, OURS_NGRAM = "specdec plain", "specdec n-gram"
+HELP_PROMPTS = "Spec-Bench questions, one JSON object a line with 'category' and 'turns'."
+
+
+@dataclass
+class Steps:
+    """Times of decoding steps in seconds, as the engine reports them to an observer; a plugin object."""
+
+    overhead: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    forward: list[float] = field(default_factory=list)
+
+    @hookimpl
+    def specdec_step_finished(self, step: Any) -> None:
+        """Keep steps of one decoding request, by number of verified rows."""
+        if len(step.request_ids) == 1 and step.rows == 1 + step.drafted[0]:
+            self.overhead[step.rows].append(sum(step.seconds.values()) - step.seconds["forward"])
+            self.forward.append(step.seconds["forward"])
+
+
+@dataclass
+class Result:
+    """What one arm did on one prompt in one repeat."""
+
+    arm: str
+    task: str
+    prompt: int
+    repeat: int
+    tokens: int
+    seconds: float
+
+
+def load_prompts(path: Path, per_task: int) -> list[tuple[str, str]]:
+    """Return (task, text), the same number for each task, spread evenly over the file."""
+    by_task: dict[str, list[str]] = defaultdict(list)
+    for line in path.read_text(encoding="utf-8").splitlines():
+        question = json.loads(line)
+        task = "mt_bench" if question["category"] in MT_BENCH else question["category"]
+        by_task[task].append(question["turns"][0])
+    chosen = []
+    for task, texts in sorted(by_task.items()):
+        stride = max(1, len(texts) // per_task)
+        chosen += [(task, text) for text in texts[::stride][:per_task]]
+    return chosen
+
+
+def arms(folder: str, max_tokens: int, steps: Steps) -> tuple[dict[str, Callable[[list[int]], list[int]]], Any]:
+    """Return a function for each arm from prompt ids to output ids, and the tokenizer."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
+    plain = LLM(folder)
+    ngram = LLM(
+        folder,
+        {**NGRAM, "observers": ["steps"]},
+        hf_model=plain.model,
+        tokenizer=plain.tokenizer,
+        plugins={"steps": steps},
+    )
+
+    def theirs(**lookup: int) -> Callable[[list[int]], list[int]]:
+        def generate(ids: list[int]) -> list[int]:
+            inputs = torch.tensor([ids])
+            with torch.inference_mode():
+                out = model.generate(
+                    inputs,
+                    attention_mask=torch.ones_like(inputs),
+                    max_new_tokens=max_tokens,
+                    do_sample=False,
+                    **lookup,
+                )
+            result: list[int] = out[0, len(ids) :].tolist()
+            return result
+
+        return generate
+
+    def ours(llm: LLM) -> Callable[[list[int]], list[int]]:
+        return lambda ids: llm.generate({"prompt_token_ids": ids}, params, use_tqdm=False)[0].outputs[0].token_ids
+
+    return {
+        PLAIN: theirs(),
+        LOOKUP_5: theirs(prompt_lookup_num_tokens=5),
+        LOOKUP_10: theirs(prompt_lookup_num_tokens=10),
+        OURS: ours(plain),
+        OURS_NGRAM: ours(ngram),
+    }, plain
+
+
+def run(
+    functions: dict[str, Callable[[list[int]], list[int]]], prompts: Sequence[tuple[str, list[int]]], repeats: int
+) -> list[Result]:
+    """Time all arms, interleaved, after a warm-up of each."""
+    for function in functions.values():
+        function(prompts[0][1][:64])
+        function(prompts[0][1])
+    names = list(functions)
+    results = []
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn(), TextColumn("{task.fields[arm]}"))
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("timing", total=repeats * len(prompts) * len(names), arm="")
+        for repeat in range(repeats):
+            for i, (task, ids) in enumerate(prompts):
+                turn = (repeat + i) % len(names)
+                for arm in names[turn:] + names[:turn]:
+                    progress.update(bar, arm=arm)
+                    start = perf_counter()
+                    tokens = len(functions[arm](ids))
+                    results.append(Result(arm, task, i, repeat, tokens, perf_counter() - start))
+                    progress.advance(bar)
+            if not console.is_terminal:
+                print(f"repeat {repeat + 1} of {repeats} done", file=sys.stderr, flush=True)
+    return results
+
+
+def speed(results: Sequence[Result], arm: str, task: str | None = None, repeat: int | None = None) -> float:
+    """Tokens per second over all prompts (of a task, of a repeat)."""
+    chosen = [r for r in results if r.arm == arm and task in (None, r.task) and repeat in (None, r.repeat)]
+    return sum(r.tokens for r in chosen) / sum(r.seconds for r in chosen)
+
+
+def ratio(results: Sequence[Result], ours: str, theirs: str, repeats: int) -> dict[str, float]:
+    """Ratio of two arms by repeat: least, median, most."""
+    values = sorted(speed(results, ours, repeat=r) / speed(results, theirs, repeat=r) for r in range(repeats))
+    return {"min": values[0], "median": statistics.median(values), "max": values[-1]}
+
+
+def summary(results: list[Result], steps: Steps, repeats: int) -> dict[str, Any]:
+    """Put the figures together as plain data."""
+    names = list(dict.fromkeys(r.arm for r in results))
+    tasks = sorted({r.task for r in results})
+    better = max((LOOKUP_5, LOOKUP_10), key=lambda arm: speed(results, arm))
+    forward = statistics.median(steps.forward) if steps.forward else 0.0
+    return {
+        "machine": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "tokens_per_second": {n: {"all": speed(results, n), **{t: speed(results, n, t) for t in tasks}} for n in names},
+        "plain_over_transformers": ratio(results, OURS, PLAIN, repeats),
+        "ngram_over_better_lookup": {"peer": better, **ratio(results, OURS_NGRAM, better, repeats)},
+        "ngram_over_plain": ratio(results, OURS_NGRAM, OURS, repeats),
+        "step": {
+            "forward_ms": 1e3 * forward,
+            "overhead_ms_by_rows": {
+                rows: 1e3 * statistics.median(times) for rows, times in sorted(steps.overhead.items())
+            },
+            "overhead_share_of_a_plain_step": (
+                statistics.median(steps.overhead[1]) / forward if steps.overhead.get(1) and forward else None
+            ),
+        },
+        "results": [vars(r) for r in results],
+    }
+
+
+def show(data: dict[str, Any], console: Console) -> None:
+    """Print the tables."""
+    speeds = data["tokens_per_second"]
+    tasks = list(next(iter(speeds.values())))
+    table = Table("tokens/s", *tasks)
+    for arm, by_task in speeds.items():
+        table.add_row(arm, *(f"{by_task[task]:.1f}" for task in tasks))
+    console.print(table)
+    for name in ("plain_over_transformers", "ngram_over_better_lookup", "ngram_over_plain"):
+        r = data[name]
+        console.print(f"{name}: median {r['median']:.2f} ({r['min']:.2f} to {r['max']:.2f}) {r.get('peer', '')}")
+    console.print("step overhead, everything but the target's forward:", data["step"])
+
+
+def main(
+    prompts: Annotated[Path, typer.Option(help=HELP_PROMPTS)],
+    per_task: Annotated[int, typer.Option(help="Prompts of each task.")] = 5,
+    max_tokens: Annotated[int, typer.Option(help="New tokens of each answer, at most.")] = 96,
+    repeats: Annotated[int, typer.Option(help="Times that everything is done.")] = 3,
+    threads: Annotated[int, typer.Option(help="Threads of every arm.")] = 2,
+    out: Annotated[Path, typer.Option(help="Where the JSON goes.")] = Path("benchmarks/results/engine.json"),
+) -> None:
+    """Run the comparison, print tables, write JSON."""
+    torch.set_num_threads(threads)
+    transformers.utils.logging.set_verbosity_error()
+    steps = Steps()
+    functions, plain = arms(str(model_folder()), max_tokens, steps)
+    texts = load_prompts(prompts, per_task)
+    encoded = plain.chat_prompts([[{"role": "user", "content": text}] for _, text in texts])
+    results = run(functions, [(t, p["prompt_token_ids"]) for (t, _), p in zip(texts, encoded, strict=True)], repeats)
+    data = summary(results, steps, repeats)
+    show(data, Console(width=160))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(data, indent=1))
+
+
+if __name__ == "__main__":
+    typer.run(main)
