@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pluggy
 

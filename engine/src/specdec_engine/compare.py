@@ -1,4 +1,4 @@
-"""Are two outputs the same, and if not, is it rounding? The margin at the first difference against the noise of widths."""
+"""Are two outputs the same, and if not, is it rounding? Margin at the first difference against noise of widths."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def diagnose(
     noise = 2 * float((scores - scores[1]).abs().max())
     row = scores[1]
     if not params.greedy:
-        place = Noise(*(np.array([v], t) for v, t in zip((key, len(ids), seq_index), (np.uint64, np.int32, np.int32))))
+        place = Noise(np.array([key], np.uint64), np.array([len(ids)], np.int32), np.array([seq_index], np.int32))
         row = row - exponential_reference(place, Purpose.TARGET, torch.arange(len(row)))[0].log().float()
     best = row.topk(2).values
     margin = float(best[0] - best[1])

@@ -95,7 +95,7 @@ class SamplingParams:
         )
         ids = self.stop_token_ids
         self._require(
-            ids is None or (not isinstance(ids, str) and all(_is_int(i) for i in ids)),
+            ids is None or all(_is_int(i) for i in ids),
             "stop_token_ids",
             "a list of ids",
         )

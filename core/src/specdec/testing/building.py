@@ -25,10 +25,10 @@ class Built:
     def proposer(self, target: TargetHandle) -> Proposer:
         """Make a new proposer."""
         resolved = self.resolved
-        return self.registry.make(
+        made: Proposer = self.registry.make(
             resolved.plugin,
             "specdec_make_proposer",
-            Proposer,  # type: ignore[type-abstract]  # protocols are looked at here, never made
+            Proposer,
             method=resolved.method,
             config=resolved,
             options=resolved.options,
@@ -36,6 +36,7 @@ class Built:
             target=target,
             registry=self.registry,
         )
+        return made
 
 
 def build(subject: Subject, info: TargetInfo, k: int = 4) -> Built:
