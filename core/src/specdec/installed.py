@@ -61,16 +61,27 @@ def read_claims(path: Sequence[str | PathLike[str]] | None, core_version: str) -
             continue
         seen.add(normalize(name))
         mismatch, bad = _core_mismatch(requires, core_version)
-        for point in distribution.entry_points:
-            parsed = parse_group(point.group)
+        for group, point, value in _entry_points(text):
+            parsed = parse_group(group)
             if parsed is not None:
-                yield Claim(*parsed, point.name, point.value, name, version, trouble or bad, mismatch)
+                yield Claim(*parsed, point, value, name, version, trouble or bad, mismatch)
 
 
 def _distributions(path: Sequence[str | PathLike[str]] | None) -> Iterable[Any]:
     if path is None:
         return importlib_metadata.distributions()
     return importlib_metadata.distributions(path=[fspath(entry) for entry in path])
+
+
+def _entry_points(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield group, name and value of each line; the library's own reading may raise for a value that does not parse."""
+    group = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("[") and line.endswith("]"):
+            group = line[1:-1].strip()
+        elif line and not line.startswith(("#", ";")):
+            name, _, value = line.partition("=")
+            yield group, name.strip(), value.strip()
 
 
 def _identity(distribution: Any) -> tuple[str, str, list[str], str]:

@@ -69,15 +69,10 @@ def test_large_batches_are_right_too(dtype):
 
 
 def test_bfloat16_results_are_rounded_to_nearest_even():
-    packed = PackedLinear(torch.eye(8, dtype=torch.bfloat16), None)
-    value = torch.tensor([1.0, -1.5, 3.14159, 1e-30, -65504.0, float("inf"), 0.0, 2.0**-133]).bfloat16()
-    assert torch.equal(
-        linear(value[None, :7].contiguous(), PackedLinear(torch.eye(7, dtype=torch.bfloat16)))[0, :5], value[:5]
-    )
-    # 1 + 2^-8 lies half-way between two bfloat16 and goes to the even one; 1 + 3 * 2^-8 goes up.
-    halves = torch.tensor([[1.0, 2.0**-8], [1.0, 3 * 2.0**-8], [1.0, 2.0**-8 + 2.0**-16]]).bfloat16()
-    packed = PackedLinear(torch.ones(1, 2, dtype=torch.bfloat16))
-    assert linear(halves, packed)[:, 0].tolist() == [1.0, 1.015625, 1.0078125]
+    # 1 + 2^-8 lies half-way between two bfloat16 and goes to the even one, 1 + 3 * 2^-8 too; a bit more goes up.
+    x = torch.tensor([[1.0, 2.0**-8, 0.0], [1.0, 3 * 2.0**-8, 0.0], [1.0, 2.0**-8, 2.0**-16]]).bfloat16()
+    packed = PackedLinear(torch.ones(1, 3, dtype=torch.bfloat16))
+    assert linear(x, packed)[:, 0].tolist() == [1.0, 1.015625, 1.0078125]
 
 
 def test_strided_rows_and_columns_are_read_rightly():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 from specdec.errors import RequestError
 
@@ -28,6 +28,8 @@ _REFUSED: tuple[str, ...] = (
     "logit_bias",
     "allowed_token_ids",
 )
+# vLLM's bound: dividing by less than this overflows, and the law is a point mass long before.
+GREEDY_BELOW: Final = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,7 @@ class SamplingParams:
     """Parameters of one request, with vLLM's names and defaults.
 
     n               samples of the prompt; sample i has sequence index i
-    temperature     0 = greedy, else the divisor of the logits
+    temperature     0 (or below 1e-5) = greedy, else the divisor of the logits
     seed            key of the request's noise; None = derived from the engine's seed and the request's arrival number
     max_tokens      the most ids to emit, None for as many as the context allows
     stop_token_ids  ids that end the request besides the end-of-sequence ids; the id itself is kept in `token_ids`
@@ -108,7 +110,7 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         """Whether rows take the argmax; the one place where this is decided."""
-        return self.temperature == 0
+        return self.temperature < GREEDY_BELOW
 
 
 def _is_int(value: object) -> bool:

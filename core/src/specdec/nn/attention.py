@@ -170,6 +170,7 @@ def attention_reference(
     With `window`, a row sees its own and the window - 1 keys before it. Returns [N, H, Dv] in the dtype of q.
     """
     write_pages(k, v, k_pages, v_pages, step)
+    q = q.contiguous()  # the rounding of torch's products may follow the strides
     out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
     for s in range(len(step.seg_start)):
         start, rows, context = int(step.seg_start[s]), int(step.seg_rows[s]), int(step.seg_context[s])

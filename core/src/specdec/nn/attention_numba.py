@@ -31,7 +31,7 @@ SMALL: Final = 1024  # (row, key) pairs of all heads below which waking the othe
 _KINDS: Final = {getattr(torch, name): index for index, name in enumerate(ops.KINDS)}
 _LOG2E: Final = ops.LOG2E
 _UNBOUNDED: Final = 1 << 62  # a window that hides nothing
-_THREADS: Final = int(config.NUMBA_NUM_THREADS)
+_THREADS: Final = int(config.NUMBA_NUM_THREADS)  # an argument of the kernel: cached code must not depend on it
 
 
 Place = tuple[int, int, int]  # address, bytes from row to row, bytes from head to head
@@ -187,7 +187,7 @@ def _forward(
     q: int, q_row: int, q_head: int, k: int, k_row: int, k_head: int, v: int, v_row: int, v_head: int,
     k_pages: int, k_page: int, k_page_head: int, k_key: int, v_pages: int, v_page: int, v_page_head: int, v_key: int,
     out: int, heads: int, kv_heads: int, dims: int, width: int, page_size: int, window: int, partials: int,
-    longest: int, work: int, scale: float, softcap: float,
+    longest: int, work: int, threads: int, scale: float, softcap: float,
     sinks: int, slots: Any, page_table: Any, items: Any, merges: Any, blank: Any,
 ) -> None:  # fmt: skip
     queries, keys, values = (
@@ -215,7 +215,7 @@ def _forward(
             _task(kind, size, item, page_table[item[0]], page_size, head, queries, keys, values, out, heads, group,
                   dims, width, columns, window, scale, softcap, sinks, own, shared)  # fmt: skip
     else:
-        scratches = np.empty(_THREADS * room + 16, np.float32)
+        scratches = np.empty(threads * room + 16, np.float32)
         for task in prange(tasks):
             own = (scratches.ctypes.data + 63) // 64 * 64 + get_thread_id() * room * 4
             item, head = items[task // kv_heads], task % kv_heads
@@ -250,8 +250,8 @@ class _Plan:
     work: int
 
 
-def _plan(step: AttentionStep, window: int, kv_heads: int) -> _Plan:
-    """Return the tables of a step, made once for all its layers of one window."""
+def _plan(step: AttentionStep, window: int, kv_heads: int, threads: int) -> _Plan:
+    """Return the tables of a step, made once for all its layers of one window; `threads` share the work."""
     blocks = [
         (s, start + r, min(ROWS, rows - r), context + r)
         for s, (start, rows, context) in enumerate(
@@ -259,7 +259,7 @@ def _plan(step: AttentionStep, window: int, kv_heads: int) -> _Plan:
         )
         for r in range(0, rows, ROWS)
     ]
-    split = len(blocks) * kv_heads < 4 * _THREADS
+    split = len(blocks) * kv_heads < 4 * threads
     items: list[tuple[int, ...]] = []
     merges: list[tuple[int, ...]] = []
     partials = work = 0
@@ -279,7 +279,7 @@ def _plan(step: AttentionStep, window: int, kv_heads: int) -> _Plan:
             items.append((s, start, rows, context, chunk, chunk + 1, partials))
             partials += rows
     # Each core gets a stretch of the tasks. Dealing the items out evens the stretches: later blocks see more keys.
-    dealt = [item for core in range(_THREADS) for item in items[core::_THREADS]]
+    dealt = [item for core in range(threads) for item in items[core::threads]]
     return _Plan(
         slots=step.slots.astype(np.int64),
         page_table=step.page_table.astype(np.int64),
@@ -322,7 +322,7 @@ def attention(
     reach = _UNBOUNDED if window is None else window
     plan: _Plan | None = step.plans.get(("numba", reach))
     if plan is None:
-        plan = step.plans[("numba", reach)] = _plan(step, reach, k.shape[1])
+        plan = step.plans[("numba", reach)] = _plan(step, reach, k.shape[1], _THREADS)
     q, k, v = _rows_of(q), _rows_of(k), _rows_of(v)
     if sinks is not None:
         sinks = sinks.float().contiguous()
@@ -341,7 +341,7 @@ def attention(
         k_pages.data_ptr(), k_page * size, k_page_head * size, k_key * size,
         v_pages.data_ptr(), v_page * size, v_page_head * size, v_key * size,
         out.data_ptr(), heads, kv_heads, dims, width, step.page_size,
-        reach, plan.partials, plan.longest, plan.work,
+        reach, plan.partials, plan.longest, plan.work, _THREADS,
         scaling if softcap else scaling * _LOG2E, softcap or 0.0,
         0 if sinks is None else sinks.data_ptr(),
         plan.slots, plan.page_table, plan.items, plan.merges, plan.blank,

@@ -1,7 +1,6 @@
 """The race op on a GPU; under TRITON_INTERPRET=1 the same source runs on a CPU.
 
-Bit-equal to `specdec.noise.exponential` as long as the compiler contracts nothing: hence `enable_fp_fusion=False` at
-the launch. Each program finds the winner of one stretch of one row, and torch joins the stretches.
+Bit-equal to `specdec.noise.exponential` as long as the compiler contracts nothing: hence OPTIONS at the launch. Each program finds the winner of one stretch of one row, and torch joins the stretches.
 """
 
 # Triton reads annotations as code of the kernel, so kernels carry none but constexpr.
@@ -32,6 +31,7 @@ from specdec.noise import (
 )
 
 STRETCH: Final = 1024  # ids a program
+OPTIONS: Final = {"enable_fp_fusion": False}  # of the compiler
 
 _M0, _M1, _W0, _W1 = (tl.constexpr(word) for word in (PHILOX_M0, PHILOX_M1, PHILOX_W0, PHILOX_W1))
 _ROUNDS, _MASK, _LN2, _SQRT2 = (tl.constexpr(value) for value in (PHILOX_ROUNDS, MASK32, LN2, SQRT2))
@@ -126,7 +126,7 @@ def race(probs: Tensor, noise: Noise, purpose: int) -> Tensor:
         scores,
         winners,
         SIZE=STRETCH,
-        enable_fp_fusion=False,
+        **OPTIONS,
     )
     best, _ = scores.max(1, keepdim=True)
     winner = torch.where(scores == best, winners, vocabulary).amin(1).long()
