@@ -104,9 +104,9 @@ def test_the_context_ends_an_answer_as_length(stub: bool, max_tokens: int | None
 
 
 def test_a_kv_budget_below_the_context_ends_an_answer_as_length() -> None:
-    output = answer([3], llm={"kv_cache_tokens": 16}, max_tokens=None).outputs[0]
+    output = answer([3], llm={"kv_cache_tokens": 32}, max_tokens=None).outputs[0]
     assert output.finish_reason == "length"
-    assert 1 + len(output.token_ids) == 16
+    assert 1 + len(output.token_ids) == 32
 
 
 EARLIEST: dict[str, tuple[dict[str, Any], list[int], str, int | None]] = {

@@ -20,7 +20,7 @@ from specdec.loader import Registry
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve
 from specdec.sources import TargetInfo
-from specdec_engine.families import check_config, text_config
+from specdec_engine.families import check_config
 from specdec_engine.loading import check_folder, first_line, load_model
 from specdec_engine.probe import probe
 from specdec_engine.target import Target
@@ -122,7 +122,6 @@ def open_session(
         loaded = hf_model if hf_model is not None else load_model(str(model), dtype, device)
         target = _target(loaded, info, limits, registry.kernels)
         undo.callback(target.close)
-        _check_layers(target)
         bytes_per_token = probe(target)
         target.set_budget(_budget(limits, info, bytes_per_token, target.device))
         proposer = verifier = controller = None
@@ -136,6 +135,8 @@ def open_session(
 def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels) -> Target:
     device = next(model.parameters()).device
     packed = device.type == "cpu"
+    if "numba" in (kernels.backend("linear", device), kernels.backend("attention", device)):
+        _share_threads()
     default_chunk = FIXED_WIDTH_CHUNK if limits.decode_width is not None else CPU_CHUNK
     return Target(
         model.eval(),
@@ -148,15 +149,11 @@ def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels
     )
 
 
-def _check_layers(target: Target) -> None:
-    """Refuse what the configuration says and the module tree contradicts; the probe tests the rest."""
-    if target.info.num_layers < 1:
-        message = f"{type(target.model).__name__} has no decoder layers"
-        raise TargetError(message)
-    text = text_config(target.model.config)
-    if getattr(text, "is_decoder", True) is False and getattr(text, "is_encoder_decoder", False):
-        message = f"{type(target.model).__name__} is not a decoder"
-        raise TargetError(message)
+def _share_threads() -> None:
+    """Let numba's kernels use as many threads as torch does, for one setting is what a user expects to count."""
+    import numba
+
+    numba.set_num_threads(max(1, min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))))
 
 
 def _budget(limits: Limits, info: TargetInfo, bytes_per_token: int, device: torch.device) -> int:

@@ -25,8 +25,8 @@ class TextStream:
         if self._tokenizer is None:
             return ""
         ids = self._request.output_ids
-        if self._request.finished and self._request.stop_reason is not None:
-            ids = ids[:-1]  # the stop id itself is no part of the text
+        if self._request.finish_reason == "stop":
+            ids = ids[:-1]  # the id that ended it is no part of the text, be it a stop id or an end of text
         before = self._decode(self._tokenizer, ids[self._context : self._shown])
         after = self._decode(self._tokenizer, ids[self._context :])
         complete = self._request.finished or not after.endswith("\ufffd")
@@ -42,5 +42,6 @@ class TextStream:
             ids,
             skip_special_tokens=params.skip_special_tokens,
             spaces_between_special_tokens=params.spaces_between_special_tokens,
+            clean_up_tokenization_spaces=False,  # it would take back spaces that were shown
         )
         return text

@@ -1,0 +1,231 @@
+"""The house rules that no single distribution can promise: what sources may import and name, and how long they are."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from specdec.catalog import Catalog
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE, ENGINE = ROOT / "core/src/specdec", ROOT / "engine/src/specdec_engine"
+PLUGINS = {folder.name: folder for folder in sorted(ROOT.glob("plugins/*/src/specdec_plugin_*"))}
+PACKAGES = {"specdec": CORE, "specdec_engine": ENGINE, **PLUGINS}
+# The one place in the core that may look for an engine: the kit's, when a test asks for one.
+FINDS_ENGINE = (CORE / "testing/identity.py", "engine")
+TORCH_AT_IMPORT = (CORE / "nn", CORE / "testing")
+LONGEST = 400
+
+
+def sources(folder: Path) -> list[Path]:
+    files = sorted(folder.rglob("*.py"))
+    assert files, folder
+    return files
+
+
+def strings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Yield string constants that are no docstrings: texts may explain, code may not name."""
+    docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node
+
+
+def installed_methods() -> tuple[str, ...]:
+    names = Catalog.discover().names("proposer")
+    assert {"ngram", "ngram_gpu"} <= set(names)
+    return tuple(names)
+
+
+def names_of_methods(tree: ast.AST, names: tuple[str, ...]) -> list[str]:
+    pattern = re.compile(rf"(?<![A-Za-z0-9_])({'|'.join(map(re.escape, names))})(?![A-Za-z0-9_])")
+    return [f"line {node.lineno}: {node.value!r}" for node in strings(tree) if pattern.search(node.value)]
+
+
+def branches_on_method(tree: ast.AST) -> list[str]:
+    """Comparisons, memberships, matches and look-ups of something called `method` with a text."""
+    found = []
+    for node in ast.walk(tree):
+        sides: list[ast.AST] = []
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.Match):
+            sides = [node.subject, *node.cases]
+        elif isinstance(node, ast.Subscript):
+            sides = [node.value, node.slice]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            sides = [node.func.value, *node.args]
+        if any(_is_method(side) for side in sides) and any(_has_text(side) for side in sides if not _is_method(side)):
+            found.append(f"line {node.lineno}: {ast.unparse(node)}")  # type: ignore[attr-defined]
+    return found
+
+
+def _is_method(node: ast.AST) -> bool:
+    return getattr(node, "id", getattr(node, "attr", None)) in ("method", "_method", "method_name")
+
+
+def _has_text(node: ast.AST) -> bool:
+    return any(isinstance(n, ast.Constant) and isinstance(n.value, str) for n in ast.walk(node))
+
+
+@pytest.mark.parametrize("package", [CORE, ENGINE], ids=lambda folder: folder.name)
+def test_core_and_engine_name_no_method_and_never_branch_on_one(package: Path) -> None:
+    """Field log row 110: a host asks what a method can do, never what it is called."""
+    names = installed_methods()
+    found = []
+    for file in sources(package):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        problems = names_of_methods(tree, names) + branches_on_method(tree)
+        found += [f"{file.relative_to(ROOT)}, {problem}" for problem in problems]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if method == 'x': pass",
+        "if config.method in ('x', 'y'): pass",
+        "if 'x' != self._method: pass",
+        "build = {'x': 1}[method]",
+        "build = {'x': 1}.get(config.method)",
+        "eagle = method.startswith('x')",
+        "match method:\n    case 'x': pass",
+    ],
+)
+def test_these_checks_see_a_branch_on_a_method(code: str) -> None:
+    assert branches_on_method(ast.parse(code))
+
+
+def test_these_checks_see_a_methods_name_and_leave_explanations_alone() -> None:
+    assert names_of_methods(ast.parse("known = ('suffix', 'ngram')"), ("ngram",))
+    assert names_of_methods(ast.parse("text = 'use [ngram] here'"), ("ngram",))
+    assert not names_of_methods(ast.parse("'''ngram explained'''\nngrams = 'ngrams'"), ("ngram",))
+    assert not branches_on_method(ast.parse("if method == name: pass\nif kind == 'method': pass"))
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """Yield every module named by an import statement or by `import_module("...")`, with its node."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import"
+            yield node.module or "", node
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in (
+            "import_module",
+            "__import__",
+        ):
+            if node.args and isinstance(node.args[0], ast.Constant):
+                yield str(node.args[0].value), node
+
+
+def at_import_time(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    """Yield imports that run when the module is imported: outside of functions and of `if TYPE_CHECKING`."""
+    todo: list[ast.AST] = list(tree.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            todo.extend(node.orelse)
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from imports(node)
+        todo.extend(ast.iter_child_nodes(node))
+
+
+def top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def allowed(package: str) -> set[str]:
+    return {package, "specdec"}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_go_one_way(package: str) -> None:
+    """Plugins and the engine import the core and nobody else of this house; the core imports none of them."""
+    found = []
+    for file in sources(PACKAGES[package]):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        excused = set()
+        if file == FINDS_ENGINE[0]:
+            functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == FINDS_ENGINE[1]]
+            assert len(functions) == 1
+            excused = {id(node) for node in ast.walk(functions[0])}
+        for module, node in imports(tree):
+            ours = top(module).startswith("specdec")
+            if ours and top(module) not in allowed(package) and id(node) not in excused:
+                found.append(f"{file.relative_to(ROOT)}, line {node.lineno}: {module}")  # type: ignore[attr-defined]
+    assert not found, "\n".join(found)
+
+
+def test_the_core_needs_torch_only_where_it_says_so() -> None:
+    found = []
+    for file in sources(CORE):
+        if any(folder in file.parents for folder in TORCH_AT_IMPORT):
+            continue
+        for module, node in at_import_time(ast.parse(file.read_text(encoding="utf-8"))):
+            if top(module) in ("torch", "numba", "triton", "transformers"):
+                found.append(f"{file.relative_to(ROOT)}, line {node.lineno}: {module}")  # type: ignore[attr-defined]
+    assert not found, "\n".join(found)
+
+
+def test_these_checks_tell_an_import_that_runs_from_one_that_does_not() -> None:
+    code = "import a\nif TYPE_CHECKING:\n    import b\ndef f():\n    import c\ntry:\n    import d\nexcept E:\n    pass"
+    assert sorted(module for module, _ in at_import_time(ast.parse(code))) == ["a", "d"]
+    assert sorted(module for module, _ in imports(ast.parse(code + "\nimport_module('e')"))) == list("abcde")
+
+
+def distributions() -> list[Path]:
+    return sorted(ROOT.glob("*/pyproject.toml")) + sorted(ROOT.glob("plugins/*/pyproject.toml"))
+
+
+def test_every_distribution_is_typed() -> None:
+    assert len(distributions()) >= 4
+    for project in distributions():
+        packages = [folder for folder in project.parent.glob("src/*") if (folder / "__init__.py").is_file()]
+        assert packages, project
+        assert [folder for folder in packages if not (folder / "py.typed").is_file()] == []
+
+
+def own_files() -> list[Path]:
+    folders = ("core", "engine", "plugins", "tests", "benchmarks", "demo", "integrations", "template", "docs", ".ci")
+    kinds = {".py", ".toml", ".md", ".txt", ".json", ".yaml", ".yml", ".sh", ""}
+    files = [f for name in folders for f in (ROOT / name).rglob("*") if f.is_file() and f.suffix in kinds]
+    files += [f for f in ROOT.iterdir() if f.is_file() and f.suffix in kinds]
+    return [f for f in files if "__pycache__" not in f.parts and not any(p.endswith(".egg-info") for p in f.parts)]
+
+
+def test_no_source_file_is_longer_than_four_hundred_lines() -> None:
+    long = {}
+    for file in own_files():
+        if file.suffix == ".py":
+            count = len(file.read_text(encoding="utf-8").splitlines())
+            if count > LONGEST:
+                long[str(file.relative_to(ROOT))] = count
+    assert long == {}
+
+
+def test_no_file_names_a_folder_of_somebodys_machine() -> None:
+    # Written in pieces, so that this file is not found itself.
+    pattern = re.compile("|".join("/" + name + "/" for name in ("work", "home", "root", "Users")))
+    found = []
+    for file in own_files():
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            if pattern.search(line):
+                found.append(f"{file.relative_to(ROOT)}, line {number}: {line.strip()[:100]}")
+    assert not found, "\n".join(found)
+
+
+def test_every_module_opens_with_a_sentence() -> None:
+    bare = []
+    for package in PACKAGES.values():
+        for file in sources(package):
+            if not (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").strip():
+                bare.append(str(file.relative_to(ROOT)))
+    assert bare == []
