@@ -17,14 +17,24 @@ if TYPE_CHECKING:
     from specdec_engine.outputs import RequestOutput
     from specdec_engine.sampling_params import SamplingParams
 
+# The base of unknown options, missing arguments and bad values; typer has no public name for it.
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 HELP = "Complete prompts with a Hugging Face model, with or without speculation."
 
 
 def command(args: list[str]) -> int:
-    """Run the subcommand with its own arguments and return its exit code."""
+    """Run the subcommand with its own arguments and return its exit code.
+
+    Raises RequestError for arguments that do not fit, like any other SpecdecError for what then goes wrong.
+    """
     cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     cli.command(help=HELP)(generate)
-    result = typer.main.get_command(cli)(args, prog_name="specdec generate", standalone_mode=False)
+    try:
+        result = typer.main.get_command(cli)(args, prog_name="specdec generate", standalone_mode=False)
+    except USAGE_ERROR as error:
+        said: Any = error
+        message = f"{said.format_message()} (see `specdec generate --help`)"
+        raise RequestError(message) from error
     return result if isinstance(result, int) else 0
 
 

@@ -104,7 +104,7 @@ class Request:
         self._view = self._make_view()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Work:
     """Rows of one request in one step: `ids` at positions start .. start + len(ids) - 1.
 

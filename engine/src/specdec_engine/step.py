@@ -114,9 +114,8 @@ class Stepper:
     def _append(self, work: Work, emitted: IntArray, accepted: int) -> int:
         request = work.request
         kept, reason, stop_id = self._rules.cut(request, emitted)
-        first = request.output_len == 0
         request.append(emitted[:kept])
-        if not first:
+        if not work.prompt:
             request.metrics.add_row(work.num_draft, work.num_draft, accepted, kept)
         if reason is not None:
             self.end(request, reason, stop_id)
