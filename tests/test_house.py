@@ -58,7 +58,8 @@ def branches_on_method(tree: ast.AST) -> list[str]:
         elif isinstance(node, ast.Subscript):
             sides = [node.value, node.slice]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            sides = [node.func.value, *node.args]
+            asked = node.func.value  # method.startswith("x"), or {"x": ...}.get(method)
+            sides = [asked, *node.args] if _is_method(asked) or isinstance(asked, ast.Dict) else []
         if any(_is_method(side) for side in sides) and any(_has_text(side) for side in sides if not _is_method(side)):
             found.append(f"line {node.lineno}: {ast.unparse(node)}")  # type: ignore[attr-defined]
     return found

@@ -196,3 +196,66 @@ def test_an_error_at_load_leaves_the_callers_model_as_it_was() -> None:
         LLM(hf_model=model, speculative_config={**NGRAM, "nope": 1})
     assert [set(module.__dict__) for module in model.modules()] == marks
     assert all(not module._forward_hooks for module in model.modules())
+
+
+def test_texts_are_no_conversations() -> None:
+    class Tokenizer:
+        chat_template = "{{ messages }}"
+
+    with LLM(hf_model=target("llama"), tokenizer=Tokenizer()) as llm:
+        for wrong in ("hello", ["hello"], [["hello"]]):
+            with pytest.raises(RequestError, match="role"):
+                llm.chat(wrong)
+
+
+LOADS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "a path that is not there": ({"model": Path("nowhere/at/all")}, TargetError, "nowhere"),
+    "a device that is none": ({"device": "teapot"}, TargetError, "teapot"),
+    "a device that is not here": ({"device": "cuda:77"}, TargetError, "cuda:77"),
+    "a dtype that is none": ({"dtype": "float7"}, TargetError, "float7"),
+    "plugins without names": ({"plugins": "./mine.py"}, ConfigError, "mapping"),
+}
+
+
+@pytest.mark.parametrize("case", LOADS)
+def test_a_bad_argument_of_llm_is_refused_by_name(case: str) -> None:
+    arguments, kind, expected = LOADS[case]
+    model = {} if "model" in arguments else {"hf_model": target("llama")}
+    with pytest.raises(kind, match=expected):
+        LLM(**arguments, **model)
+
+
+def test_other_spellings_of_off_are_no_error() -> None:
+    assert SamplingParams(top_k=-1, stop=[], logit_bias={}).temperature == 1.0
+
+
+class SwapPlugin:
+    """Knows that a folder with `drafter_of` in its config.json stands for a target with a drafter."""
+
+    from specdec import hookimpl
+
+    @hookimpl
+    def specdec_swap_target(self, source: Any) -> Any:
+        from specdec.sources import TargetSwap
+
+        model = source.hf_config.get("drafter_of")
+        config = {"method": "ngram", "num_speculative_tokens": 3}
+        return None if model is None else TargetSwap(model=model, speculative_config=config, reason="it says so")
+
+    @hookimpl
+    def specdec_make_proposer(self) -> Any:
+        raise AssertionError
+
+
+def test_a_draft_checkpoint_given_as_the_model_runs_as_the_pair_it_stands_for(tmp_path: Path) -> None:
+    model, folder, drafter = target("llama"), tmp_path / "target", tmp_path / "drafter"
+    model.save_pretrained(folder)
+    drafter.mkdir()
+    (drafter / "config.json").write_text(json.dumps({"drafter_of": str(folder)}))
+    (drafter / "model.safetensors").write_text("")
+    text, sampling = prompts((9,)), params(1)
+    with LLM(drafter, plugins={"swap": SwapPlugin()}) as llm:
+        assert llm.resolved_config is not None and llm.resolved_config.method == "ngram"
+        assert ids_of(llm.generate(text, sampling)) == ids_of(run(model, text, sampling))
+    with pytest.raises(TargetError, match="drafter"):
+        LLM(drafter)

@@ -92,7 +92,7 @@ def test_exactly_max_tokens_come_out_and_no_draft_is_made_that_could_not_stay(st
     result = answer([3, 4, 5], stub=stub, max_tokens=count)
     output = result.outputs[0]
     assert (output.token_ids, output.finish_reason, output.stop_reason) == (said([5], count), "length", None)
-    assert result.metrics.accepted == result.metrics.accepted_kept
+    assert result.metrics.emitted_with_draft == result.metrics.kept_with_draft
 
 
 @pytest.mark.parametrize("stub", [False, True])

@@ -160,10 +160,13 @@ class Catalog:
         other = next((r.kind for r in self.records if r.name == bare and r.kind not in (kind, "alias")), None)
         elsewhere = f" There is a {other} of that name." if other else ""
         home = USUAL_HOME.get(kind) or USUAL_PREFIX + normalize(bare)
-        message = (
-            f"no {kind} named {name!r} is installed{hint or '.'} Installed {kind}s: {listed}.{elsewhere}"
+        here = next((r.version for r in self.records if normalize(r.distribution) == home), None)
+        advice = (
             f" If it exists, the distribution {home} is likely to have it: pip install {home}"
+            if here is None
+            else f" The installed {home} {here} does not have it; a later one may: pip install --upgrade {home}"
         )
+        message = f"no {kind} named {name!r} is installed{hint or '.'} Installed {kind}s: {listed}.{elsewhere}{advice}"
         return UnknownNameError(message, kind, name, installed)
 
 

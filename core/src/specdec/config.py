@@ -223,7 +223,7 @@ def _part_json(record: Record, options: MethodOptions) -> dict[str, Any]:
 
 
 def _sorted_ranges(value: Any) -> tuple[BatchRange, ...]:
-    """Return the ranges sorted by start; raises ValueError saying which range is wrong and how (formats.md 15.1)."""
+    """Return the ranges sorted by start; raises ValueError saying which range is wrong and how."""
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         message = "expected a list of [start, end, K]"
         raise ValueError(message)

@@ -56,8 +56,8 @@ def specdec_method_defaults(
 def specdec_detect_method(draft: DraftSource) -> Detection | None:
     """Say whether the draft source belongs to a method of this plugin, with the evidence.
 
-    Fires for every proposer plugin when the configuration names no method. Evidence is keys of config.json and tensor
-    names; a path is never evidence. Default: None, "not mine".
+    Fires for every proposer plugin when the configuration names no method and `model` is not the name of one. Evidence
+    is keys of config.json and tensor names; a path is never evidence. Default: None, "not mine".
     """
 
 
@@ -72,7 +72,8 @@ def specdec_override_hf_config(
 def specdec_swap_target(source: DraftSource) -> TargetSwap | None:
     """Turn a draft checkpoint that was given as the model into the pair of target and draft it stands for.
 
-    Fires for every proposer plugin when the model's config.json is not one of a language model. Default: None.
+    Fires for every proposer plugin, in `specdec explain`, when the model's config.json is not one of a language model.
+    Default: None.
     """
 
 
@@ -102,7 +103,7 @@ def specdec_verifier_options(method: str) -> type[MethodOptions] | None:
 
 @hookspec(firstresult=True)
 def specdec_verifier_is_lossy(method: str) -> bool | None:
-    """Say whether the verifier changes the target's law. Metrics and `explain` repeat it. Default: False."""
+    """Say whether the verifier changes the target's law. `explain` and `ResolvedConfig` repeat it. Default: False."""
 
 
 @hookspec(firstresult=True)
@@ -119,7 +120,7 @@ def specdec_make_controller(method: str, config: ResolvedConfig, options: Method
 
 @hookspec
 def specdec_session_started(info: Mapping[str, Any]) -> None:
-    """See that a session began; broadcast to the selected plugins. `info` is what `explain --json` prints."""
+    """See that a session began; broadcast to the selected plugins. `info` is `ResolvedConfig.as_json()`."""
 
 
 @hookspec

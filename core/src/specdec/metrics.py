@@ -1,6 +1,6 @@
 """Counters of speculation, summed over steps; knows no engine, no clock and no exporter.
 
-Definitions (design of the project, section 7; formats.md 14.10). One *step* here is one row of one target forward that
+One *step* here is one row of one target forward that
 could have speculated. It *proposes* drafts, the host may *cut* some, the rest are *drafted*, that is verified; of those
 some are *accepted*; the row emits them and one more token (the bonus, or the correction). 3 of 5 drafts accepted:
 drafted 5, accepted 3, emitted 4. A stop rule may then cut what was emitted: both figures are kept.

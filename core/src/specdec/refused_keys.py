@@ -28,7 +28,7 @@ _SYNTHETIC: Final = "it belongs to a verifier that makes up acceptance, which is
 _TYPICAL: Final = "it belongs to a lossy verifier, which is not selected; name one with rejection_sample_method"
 
 REFUSED_KEYS: Final[dict[str, Refused]] = {
-    "enforce_eager": Refused("drafters here run without graph capture; leave it out", (True,)),
+    "enforce_eager": Refused("drafters are never captured as graphs here; leave it out", (True,)),
     "draft_tensor_parallel_size": Refused(_NO_PARALLEL, (1,)),
     "tensor_parallel_size": Refused("it is the target's, not the drafter's; leave it out"),
     "speculative_draft_tensor_parallel_size": Refused(_NO_PARALLEL, (1,)),
@@ -51,8 +51,8 @@ REFUSED_KEYS: Final[dict[str, Refused]] = {
     "draft_parallel_config": Refused("it is internal to vLLM; leave it out"),
     "disable_mqa_scorer": Refused(_REMOVED, (False,)),
     "speculative_disable_mqa_scorer": Refused(_REMOVED, (False,)),
-    "disable_logprobs": Refused("log-probabilities are always honoured; leave it out", (False,)),
-    "disable_logprobs_during_spec_decoding": Refused("log-probabilities are always honoured; leave it out", (False,)),
+    "disable_logprobs": Refused("speculation leaves log-probabilities on; leave it out", (False,)),
+    "disable_logprobs_during_spec_decoding": Refused("speculation leaves log-probabilities on; leave it out", (False,)),
     "acceptance_method": Refused("use rejection_sample_method"),
     "spec_decoding_acceptance_method": Refused("use rejection_sample_method"),
     "posterior_threshold": Refused(_TYPICAL),

@@ -29,7 +29,8 @@ class MethodTraits:
     max_tokens     the longest draft that the method can make, None for no limit of its own.
     max_position   drafts may not stand at this position or beyond (a drafter with a short context), None for no limit.
     when_off       what happens to a request while speculation is off for it: "catch_up" (calls are skipped, ids
-                   suffice later), "gap" (rows are dropped and a gap is reported), "retire" (off until it ends).
+                   suffice later), "gap" (rows are dropped and a gap is reported), "retire" (the proposer gets
+                   `finish(request, "aborted")` and does not see the request again).
     """
 
     shape: Shape = "chain"

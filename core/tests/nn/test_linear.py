@@ -4,6 +4,7 @@ import torch
 from specdec.nn.linear import PackedLinear, linear_reference
 
 linear_numba = pytest.importorskip("specdec.nn.linear_numba")
+team = pytest.importorskip("specdec.nn.team")
 linear, ROW_EXACT_MAX = linear_numba.linear, linear_numba.ROW_EXACT_MAX
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -85,9 +86,21 @@ def test_nothing_past_the_last_output_is_written():
     packed, x = make(50, 16, torch.bfloat16), rows(3, 16, torch.bfloat16)
     room = torch.full((5, 50), 7.0, dtype=torch.bfloat16)
     tiles = linear_numba.pack(packed)
-    tiles.kernel(x.data_ptr(), 16, tiles.data_at, tiles.bias_at, room[1].data_ptr(), 3, 16, 50)
+    team.RUN(tiles.worker, x.data_ptr(), 16, tiles.data_at, tiles.bias_at, room[1].data_ptr(), 3, 16, 50)
     assert torch.equal(room[1:4], linear(x, packed))
     assert (room[0] == 7).all() and (room[4] == 7).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 40])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_threads_of_any_kind_and_number_give_the_same_bits(monkeypatch, dtype, threads):
+    packed, x = make(1000, 64, dtype), rows(13, 64, dtype)
+    want = linear(x, packed)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    for run in (team.RUN, team.run_by_numba):
+        monkeypatch.setattr(linear_numba, "RUN", run)
+        assert torch.equal(linear(x, packed), want)
+    assert team.by_openmp("libnothing.so") is None
 
 
 def test_no_rows_and_foreign_dtypes_go_through():

@@ -59,7 +59,10 @@ def generate(
     max_model_len: Annotated[int | None, typer.Option(help="The most tokens of prompt and output together.")] = None,
     plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print text as it comes.")] = False,
-    compare: Annotated[bool, typer.Option("--compare", help="Decode plainly, too, and compare.")] = False,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Decode plainly, too, and compare; exit code 1 if a difference is a fault."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a prompt.")] = False,
 ) -> int:
     """Read the prompts, build the engine, print what it answers."""
@@ -89,8 +92,8 @@ def generate(
             outputs = llm.generate(inputs, params)
         verdicts = _compare(llm, inputs, outputs, params, decode_width) if compare else [None] * len(outputs)
         for text, output, verdict in zip(texts, outputs, verdicts, strict=True):
-            _print(text, output, verdict, streamed=stream, as_json=as_json)
-    return 0
+            _print(text, output, verdict, speculative_config is not None, streamed=stream, as_json=as_json)
+    return int(any(verdict is not None and verdict.endswith("fault") for verdict in verdicts))
 
 
 def _read_prompts(prompt: list[str] | None, file: Path | None) -> Iterator[str]:
@@ -166,7 +169,9 @@ def _compare(
         return [str(plain.compare(a, b, params) or "identical") for a, b in zip(answers, outputs, strict=True)]
 
 
-def _print(text: str, output: RequestOutput, verdict: str | None, *, streamed: bool, as_json: bool) -> None:
+def _print(
+    text: str, output: RequestOutput, verdict: str | None, speculative: bool, *, streamed: bool, as_json: bool
+) -> None:
     answer = output.outputs[0]
     if as_json:
         data: dict[str, Any] = {
@@ -182,9 +187,7 @@ def _print(text: str, output: RequestOutput, verdict: str | None, *, streamed: b
     if not streamed:
         print(f"> {text}\n{answer.text}")
     metrics = output.metrics
-    print(
-        f"[{len(answer.token_ids)} tokens, {answer.finish_reason}; {metrics.steps} steps, "
-        f"{metrics.accepted} of {metrics.drafted} drafts accepted]"
-    )
+    drafts = f", {metrics.accepted} of {metrics.drafted} drafts accepted" if speculative else ""
+    print(f"[{len(answer.token_ids)} tokens, {answer.finish_reason}; {metrics.steps} steps{drafts}]")
     if verdict is not None:
         print(f"[against plain decoding: {verdict}]")

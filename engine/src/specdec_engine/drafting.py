@@ -78,6 +78,7 @@ class Drafting:
         request.pending.clear()
         if self._traits.when_off == "retire":
             request.retired = True
+            self.finish(request, "aborted")
 
     def _started(self, request: Request) -> bool:
         if request.started:

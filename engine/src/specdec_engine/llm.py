@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike, fspath
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | None = None,
+        model: str | PathLike[str] | None = None,
         speculative_config: Any = None,
         dtype: str | torch.dtype = "auto",
         device: str = "auto",
@@ -77,6 +78,7 @@ class LLM:
             decode_width=decode_width,
             prefill_chunk_size=prefill_chunk_size,
         )
+        model = None if model is None else fspath(model)
         session = open_session(
             model,
             speculative_config,
@@ -191,6 +193,10 @@ class LLM:
             message = "chat needs a tokenizer with a chat template; this model has none, so use generate with ids"
             raise RequestError(message)
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
+        for conversation in conversations:
+            if isinstance(conversation, str) or not all(isinstance(message, Mapping) for message in conversation):
+                message = f"a conversation is a list of {{'role': ..., 'content': ...}}, got {conversation!r:.80}"
+                raise RequestError(message)
         prompts = []
         for conversation in conversations:
             text = self.tokenizer.apply_chat_template(

@@ -21,10 +21,12 @@ def resolve_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(device)
-    except RuntimeError as error:
-        message = f"device={device!r} is not a device: {first_line(error)}"
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        message = f"device={device!r} cannot be used: {first_line(error)}"
         raise TargetError(message) from None
+    return chosen
 
 
 def resolve_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
@@ -56,14 +58,14 @@ def check_folder(model: str) -> None:
         raise TargetError(message)
 
 
-def load_model(model: str, dtype: str | torch.dtype, device: torch.device) -> nn.Module:
+def load_model(model: str, dtype: Any, device: torch.device) -> nn.Module:
     """Load a causal language model for inference."""
     from transformers import AutoModelForCausalLM
 
     check_folder(model)
     try:
         with _quiet_unless_terminal():
-            loaded: nn.Module = AutoModelForCausalLM.from_pretrained(model, dtype=resolve_dtype(dtype))
+            loaded: nn.Module = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     except Exception as error:  # readers of many formats, each with errors of its own
         message = f"model {model!r} cannot be loaded by transformers: {first_line(error)}"
         raise TargetError(message) from error

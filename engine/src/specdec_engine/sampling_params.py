@@ -30,6 +30,8 @@ _REFUSED: tuple[str, ...] = (
 )
 # vLLM's bound: dividing by less than this overflows, and the law is a point mass long before.
 GREEDY_BELOW: Final = 1e-5
+# Other spellings of "off".
+_OFF: dict[str, tuple[Any, ...]] = {"top_k": (-1,)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ class SamplingParams:
         refused = [
             f"{f.name}={getattr(self, f.name)!r}"
             for f in fields(self)
-            if f.name in _REFUSED and getattr(self, f.name) not in (f.default, [], (), {})
+            if f.name in _REFUSED and getattr(self, f.name) not in (f.default, *_OFF.get(f.name, ([], (), {})))
         ]
         if refused:
             message = f"sampling parameters {', '.join(refused)} are not implemented by this engine; leave them out"

@@ -13,15 +13,15 @@ import torch
 from torch import nn
 
 from specdec.catalog import Catalog
-from specdec.config import ResolvedConfig
+from specdec.config import ResolvedConfig, SpeculativeConfig
 from specdec.errors import ConfigError, TargetError
 from specdec.kernels import Kernels
 from specdec.loader import Registry
 from specdec.protocols import Controller, Proposer, Verifier
-from specdec.resolve import resolve
-from specdec.sources import TargetInfo
+from specdec.resolve import resolve, swap_target
+from specdec.sources import DraftSource, TargetInfo
 from specdec_engine.families import check_config
-from specdec_engine.loading import check_folder, first_line, load_model
+from specdec_engine.loading import check_folder, first_line, load_model, resolve_dtype
 from specdec_engine.probe import probe
 from specdec_engine.target import Target
 
@@ -106,13 +106,24 @@ def open_session(
     *,
     dtype: str | torch.dtype,
     device: torch.device,
-    plugins: Mapping[str, Any] | None,
+    plugins: Any,
     strict: bool,
     hf_model: nn.Module | None,
 ) -> Session:
     """Build everything; on any error nothing is left behind."""
-    registry = Registry(Catalog.discover().with_local(dict(plugins or {})), strict=strict)
-    hf_config = read_config(model, hf_model)
+    if plugins is not None and not isinstance(plugins, Mapping):
+        message = f"plugins={plugins!r}: expected a mapping from names to modules, objects or paths"
+        raise ConfigError(message)
+    dtype = resolve_dtype(dtype)
+    registry = Registry(Catalog.discover().with_local(plugins), strict=strict)
+    try:
+        hf_config = read_config(model, hf_model)
+    except TargetError:
+        swapped = _swapped(model, speculative_config, registry)
+        if swapped is None:
+            raise
+        model, speculative_config = swapped
+        hf_config = read_config(model, hf_model)
     info = target_info(model, hf_config, limits)
     resolved = None if speculative_config is None else resolve(speculative_config, info, registry)
     if resolved is not None and resolved.traits.shape != "chain":
@@ -130,6 +141,19 @@ def open_session(
             proposer, verifier, controller = _make(registry, resolved, target)
         undo.pop_all()
     return Session(registry, target, resolved, proposer, verifier, controller)
+
+
+def _swapped(model: str | None, speculative_config: Any, registry: Registry) -> tuple[str, Any] | None:
+    """Return the target and the configuration that a draft checkpoint given as the model stands for, None if none."""
+    swap = None
+    if model is not None and Path(model).is_dir():
+        with contextlib.suppress(ConfigError):
+            swap = swap_target(DraftSource(model), registry)
+    if swap is None:
+        return None
+    logger.warning("model %r stands for target %r with a drafter: %s", model, swap.model, swap.reason)
+    given = {} if speculative_config is None else SpeculativeConfig.parse(speculative_config).as_json()
+    return swap.model, {**given, **swap.speculative_config}
 
 
 def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels) -> Target:

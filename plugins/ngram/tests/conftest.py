@@ -92,7 +92,7 @@ def _ragged(rng: random.Random, rows: int, longest: int) -> tuple[torch.Tensor, 
 
 @pytest.fixture
 def expected() -> Callable[..., list[int]]:
-    """Return the rule of formats.md 11.2 in its plainest form: (ids, low, high, k, match, vocab_size) -> draft."""
+    """Return the rule of prompt lookup in its plainest form: (ids, low, high, k, match, vocab_size) -> draft."""
     return _expected
 
 

@@ -1,4 +1,4 @@
-"""The op `ngram_match`: its definition in torch follows the rule (formats.md 11.2), row by row."""
+"""The op `ngram_match`: its definition in torch follows the rule, row by row."""
 
 from __future__ import annotations
 

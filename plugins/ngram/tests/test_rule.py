@@ -1,4 +1,4 @@
-"""The index drafts exactly what the rule says (formats.md 11.2), however the ids arrive."""
+"""The index drafts exactly what the rule says, however the ids arrive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from specdec_plugin_ngram.index import Index
 
-V1 = [  # formats.md 16.1: ids, min, max, k, earliest; the latest column has real ids only, since nothing is filled in
+V1 = [  # ids, min, max, k, earliest; the latest column has real ids only, since nothing is filled in
     ([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], 2, 3, 2, [4, 1], [5, 1]),
     ([1, 2, 3, 1, 2, 4, 1, 2], 1, 2, 3, [3, 1, 2], [4, 1, 2]),
     ([1, 2, 3, 4, 2, 3], 2, 2, 5, [4, 2, 3], [4, 2, 3]),

@@ -19,17 +19,17 @@ from numba import config, get_thread_id, njit, prange
 from torch import Tensor
 
 from specdec.nn import attention_simd as ops
-from specdec.nn import simd
+from specdec.nn import simd, softmax_simd
 from specdec.nn.attention import AttentionStep, attention_reference
 
-KEYS: Final = ops.KEYS
+KEYS: Final = softmax_simd.KEYS
 BLOCK: Final = ops.BLOCK
 CHUNK: Final = 4 * KEYS  # keys a task where tasks are few: a long context then spreads over the cores
 ROWS: Final = 64  # rows a task: shares one conversion of keys and values, and bounds the scratch
 SMALL: Final = 1024  # (row, key) pairs of all heads below which waking the other cores costs more than it saves
 
 _KINDS: Final = {getattr(torch, name): index for index, name in enumerate(ops.KINDS)}
-_LOG2E: Final = ops.LOG2E
+_LOG2E: Final = softmax_simd.LOG2E
 _UNBOUNDED: Final = 1 << 62  # a window that hides nothing
 _THREADS: Final = int(config.NUMBA_NUM_THREADS)  # an argument of the kernel: cached code must not depend on it
 
@@ -84,7 +84,7 @@ def _tile(
     queries: int, keys: int, values: int, scores: int, states: int,
 ) -> None:  # fmt: skip
     """Take one tile, whose first key is at position `origin`, into the records of all rows and heads that see it."""
-    record = (columns + ops.RECORD) * 4
+    record = (columns + softmax_simd.RECORD) * 4
     factors = scores + BLOCK * KEYS * 4
     # Whole rows where they fit: the heads of one row see the same keys.
     block = BLOCK // group * group if group <= BLOCK else BLOCK
@@ -106,8 +106,9 @@ def _tile(
             if seen < past:
                 for n in range(m, m + run):
                     if softcap > 0.0:
-                        ops.cap(scores + n * KEYS * 4, np.float32(softcap))
-                    ops.soften(scores + n * KEYS * 4, states + (at + n) * record, columns, factors + n * 4, seen, past)
+                        softmax_simd.cap(scores + n * KEYS * 4, np.float32(softcap))
+                    row, state = scores + n * KEYS * 4, states + (at + n) * record
+                    softmax_simd.soften(row, state, columns, factors + n * 4, seen, past)
                 ops.mix(run, scores + m * KEYS * 4 + seen * 4, factors + m * 4, values + seen * columns * 4, columns,
                         past - seen, states + (at + m) * record, record)  # fmt: skip
             m += run
@@ -124,7 +125,7 @@ def _task(
     All chunks of the rows (item[6] < 0): write the output. Else, a single chunk: leave the records in `partials`.
     """
     start, rows, context, whole = item[1], item[2], item[3], item[6] < 0
-    count, record = rows * group, (columns + ops.RECORD) * 4
+    count, record = rows * group, (columns + softmax_simd.RECORD) * 4
     pointers = np.empty(KEYS, np.int64)
     keys = scratch
     values = keys + KEYS * dims * 4
@@ -136,10 +137,10 @@ def _task(
     for n in range(count):
         source = q[0] + (start + n // group) * q[1] + (head * group + n % group) * q[2]
         ops.widen(kind, source, queries + n * dims * 4, dims, np.float32(scale))
-        ops.begin(running + n * record, columns)
+        softmax_simd.begin(running + n * record, columns)
     for chunk in range(item[4], item[5]):
         for n in range(count):
-            ops.begin(states + n * record, columns)
+            softmax_simd.begin(states + n * record, columns)
         begin = max(chunk * CHUNK, context - window + 1)
         end = min((chunk + 1) * CHUNK, context + rows)
         for tile in range(begin // KEYS, (end + KEYS - 1) // KEYS):
@@ -149,11 +150,11 @@ def _task(
             _tile(origin, rows, context, window, group, dims, columns, softcap, queries, keys, values, scores, states)
         if whole:
             for n in range(count):
-                ops.join(running + n * record, states + n * record, columns)
+                softmax_simd.join(running + n * record, states + n * record, columns)
     if whole:
         for n in range(count):
             h = head * group + n % group
-            ops.finish(running + n * record, columns, sinks + h * 4 if sinks != 0 else 0)
+            softmax_simd.finish(running + n * record, columns, sinks + h * 4 if sinks != 0 else 0)
             ops.narrow(kind, running + n * record, out + ((start + n // group) * heads + h) * width * size, width)
 
 
@@ -172,12 +173,12 @@ def _merge(
 ) -> None:
     """Join the chunks of one row in order and write it."""
     flat, r, rows, base, chunks = row[0], row[1], row[2], row[3], row[4]
-    record = (columns + ops.RECORD) * 4
+    record = (columns + softmax_simd.RECORD) * 4
     for h in range(heads):
         state = partials + (base * heads + (h // group * rows + r) * group + h % group) * record
         for c in range(1, chunks):
-            ops.join(state, state + c * rows * heads * record, columns)
-        ops.finish(state, columns, sinks + h * 4 if sinks != 0 else 0)
+            softmax_simd.join(state, state + c * rows * heads * record, columns)
+        softmax_simd.finish(state, columns, sinks + h * 4 if sinks != 0 else 0)
         ops.narrow(kind, state, out + (flat * heads + h) * width * size, width)
 
 
@@ -200,7 +201,7 @@ def _forward(
     for n in range(len(blank)):
         ops.clear(out + blank[n] * heads * width * size, heads * width * size)
     group, columns = heads // kv_heads, (width + 15) // 16 * 16
-    record = columns + ops.RECORD
+    record = columns + softmax_simd.RECORD
     records = np.empty(partials * heads * record + 16, np.float32)
     shared = (records.ctypes.data + 63) // 64 * 64
     room = KEYS * (dims + columns) + BLOCK * KEYS + 16 + longest * group * (dims + 2 * record)

@@ -8,6 +8,7 @@ through a tile in blocks held in registers; a tile is read once a block, straigh
 # mypy: disallow-untyped-decorators=False
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,13 +16,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import carray, cfunc, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
 from specdec.nn import simd
 from specdec.nn.linear import PackedLinear, linear_reference
+from specdec.nn.team import HEAD, RUN, WORKER, share
 
 ROW_EXACT_MAX: Final = 32  # up to here rows are exact everywhere; above, only where the CPU has no faster bf16 product
 ROW_CHUNK: Final = 256  # rows a call: bounds the float32 copy of x, keeps it in the second-level cache
@@ -31,24 +33,43 @@ BLOCK, VECTORS = (8, 3) if simd.WIDE else (4, 1)
 TILE: Final = VECTORS * simd.LANES
 
 
-def _emit_block(b: Any, name: str, rows: int, x: Any, stride: Any, w: Any, inputs: Any) -> list[Any]:
-    """Emit [m, v] = sum over i of x[m, i] w[i, v], flat; x float32, rows `stride` apart; w [inputs, TILE] as stored."""
-    size = simd.size(name)
+def _inputs_a_group(name: str) -> int:
+    return 2 if name == "bfloat16" else 1
+
+
+def _emit_weights(b: Any, name: str, w: Any, group: Any) -> list[list[Any]]:
+    """Emit the float32 weights [input of the group][vector]; a group is 2 inputs in bfloat16, else 1."""
+    weights: list[list[Any]] = [[] for _ in range(_inputs_a_group(name))]
+    for v in range(VECTORS):
+        if name == "bfloat16":
+            # Two inputs lie side by side in 32 bits: one load and two cheap operations instead of four.
+            at = b.add(b.mul(group, simd.const(TILE * 4)), simd.const(v * simd.LANES * 4))
+            pairs = simd.load(b, w, at, simd.VI32, 4)
+            weights[0].append(b.bitcast(b.shl(pairs, simd.splat_int(16)), simd.VF32))
+            weights[1].append(b.bitcast(b.and_(pairs, simd.splat_int(-65536)), simd.VF32))
+        else:
+            size = simd.size(name)
+            at = b.add(b.mul(group, simd.const(TILE * size)), simd.const(v * simd.LANES * size))
+            weights[0].append(simd.widen(b, simd.load(b, w, at, simd.storage(name), size), name))
+    return weights
+
+
+def _emit_block(b: Any, name: str, rows: int, x: Any, stride: Any, w: Any, groups: Any) -> list[Any]:
+    """Emit [m, v] = sum over i of x[m, i] w[i, v], flat; x float32, rows `stride` apart; w a tile as packed."""
     x_rows = [b.add(x, b.mul(stride, simd.const(4 * m))) for m in range(rows)]
+    together = _inputs_a_group(name)
 
-    def one_input(i: Any, sums: list[Any]) -> list[Any]:
-        at = b.mul(i, simd.const(TILE * size))
-        weights = []
-        for v in range(VECTORS):
-            raw = simd.load(b, w, b.add(at, simd.const(v * simd.LANES * size)), simd.storage(name), size)
-            weights.append(simd.widen(b, raw, name))
-        results = []
-        for m in range(rows):
-            value = simd.broadcast(b, simd.load(b, x_rows[m], b.mul(i, simd.const(4)), simd.F32, 4))
-            results += [simd.fma(b, value, weights[v], sums[m * VECTORS + v]) for v in range(VECTORS)]
-        return results
+    def one_group(group: Any, sums: list[Any]) -> list[Any]:
+        sums = list(sums)
+        for n, weights in enumerate(_emit_weights(b, name, w, group)):
+            for m in range(rows):
+                at = b.add(b.mul(group, simd.const(4 * together)), simd.const(4 * n))
+                value = simd.broadcast(b, simd.load(b, x_rows[m], at, simd.F32, 4))
+                for v in range(VECTORS):
+                    sums[m * VECTORS + v] = simd.fma(b, value, weights[v], sums[m * VECTORS + v])
+        return sums
 
-    return simd.counted(b, inputs, [simd.splat_float(0.0)] * (rows * VECTORS), one_input)
+    return simd.counted(b, groups, [simd.splat_float(0.0)] * (rows * VECTORS), one_group)
 
 
 def _emit_store(b: Any, name: str, sums: list[Any], bias: Any, out: Any, pitch: Any) -> None:
@@ -63,7 +84,7 @@ def _emit_store(b: Any, name: str, sums: list[Any], bias: Any, out: Any, pitch: 
 
 def _emit_tile(b: Any, name: str, arguments: Any) -> None:
     """Emit one block of rows through one tile, by the variant for that number of rows."""
-    rows, x, x_stride, inputs, w, bias, out, out_stride, room = arguments
+    rows, x, x_stride, groups, w, bias, out, out_stride, room = arguments
     size, element = simd.size(name), simd.element(name)
     # A last tile with less room is written to the stack and copied from there, not past the end of a row.
     spare = b.ptrtoint(cgutils.alloca_once(b, ir.ArrayType(element, BLOCK * TILE)), simd.I64)
@@ -76,7 +97,7 @@ def _emit_tile(b: Any, name: str, arguments: Any) -> None:
         case = b.append_basic_block(f"rows{count}")
         switch.add_case(simd.const(count), case)
         b.position_at_end(case)
-        _emit_store(b, name, _emit_block(b, name, count, x, x_stride, w, inputs), bias, target, pitch)
+        _emit_store(b, name, _emit_block(b, name, count, x, x_stride, w, groups), bias, target, pitch)
         b.branch(stored)
     b.position_at_end(stored)
     with b.if_then(b.not_(whole), likely=False):
@@ -92,7 +113,7 @@ def _make_tile(name: str) -> Any:
 
     @intrinsic
     def tile(
-        _: Any, rows: Any, x: Any, x_stride: Any, inputs: Any, w: Any, bias: Any, out: Any, out_stride: Any, room: Any
+        _: Any, rows: Any, x: Any, x_stride: Any, groups: Any, w: Any, bias: Any, out: Any, out_stride: Any, room: Any
     ) -> Any:
         def codegen(context: Any, b: Any, _: Any, arguments: Any) -> Any:
             _emit_tile(b, name, arguments)
@@ -124,57 +145,73 @@ _tile_f32, _tile_bf16, _tile_f16 = (_make_tile(name) for name in ("float32", "bf
 _widen_bf16, _widen_f16 = (_make_widen(name) for name in ("bfloat16", "float16"))
 
 
-@njit(parallel=True, nogil=True, cache=True)
-def _linear_f32(x: int, stride: int, w: int, bias: int, out: int, rows: int, inputs: int, outputs: int) -> None:
-    for t in prange((outputs + TILE - 1) // TILE):
+def _work_f32(block: Any) -> None:
+    """Run one thread's share of the tiles: x, its stride, w, bias, out, rows, inputs, outputs; addresses and sizes."""
+    a = carray(block, HEAD + 8)
+    x, stride, w, bias, out, rows, inputs, outputs = a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]
+    first, end = share(a, (outputs + TILE - 1) // TILE)
+    for t in range(first, end):
         for r in range(0, rows, BLOCK):
             _tile_f32(min(BLOCK, rows - r), x + r * stride * 4, stride, inputs, w + t * TILE * inputs * 4,
                       bias + t * TILE * 4, out + (r * outputs + t * TILE) * 4, outputs, outputs - t * TILE)  # fmt: skip
 
 
-@njit(parallel=True, nogil=True, cache=True)
-def _linear_bf16(x: int, stride: int, w: int, bias: int, out: int, rows: int, inputs: int, outputs: int) -> None:
-    # The loops name `wide` itself, and not an address taken earlier, so that numba keeps the array alive for them.
-    wide = np.empty((rows, inputs), np.float32)
+def _work_bf16(block: Any) -> None:
+    a = carray(block, HEAD + 8)
+    x, stride, w, bias, out, rows, inputs, outputs = a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]
+    first, end = share(a, (outputs + TILE - 1) // TILE)
+    # Every thread widens the rows for itself: less work than waiting for one that does it for all. The loops name the
+    # array itself, and not an address taken earlier, so that numba keeps it alive for them.
+    groups = (inputs + 1) // 2
+    wide = np.empty((rows, 2 * groups), np.float32)
+    wide[:, 2 * groups - 1] = 0.0  # the partner of an odd last input
     for r in range(rows):
-        _widen_bf16(x + r * stride * 2, wide.ctypes.data + r * inputs * 4, inputs)
-    for t in prange((outputs + TILE - 1) // TILE):
+        _widen_bf16(x + r * stride * 2, wide.ctypes.data + r * groups * 8, inputs)
+    for t in range(first, end):
         for r in range(0, rows, BLOCK):
-            _tile_bf16(min(BLOCK, rows - r), wide.ctypes.data + r * inputs * 4, inputs, inputs,
-                       w + t * TILE * inputs * 2, bias + t * TILE * 4, out + (r * outputs + t * TILE) * 2,
+            _tile_bf16(min(BLOCK, rows - r), wide.ctypes.data + r * groups * 8, 2 * groups, groups,
+                       w + t * TILE * groups * 4, bias + t * TILE * 4, out + (r * outputs + t * TILE) * 2,
                        outputs, outputs - t * TILE)  # fmt: skip
 
 
-@njit(parallel=True, nogil=True, cache=True)
-def _linear_f16(x: int, stride: int, w: int, bias: int, out: int, rows: int, inputs: int, outputs: int) -> None:
+def _work_f16(block: Any) -> None:
+    a = carray(block, HEAD + 8)
+    x, stride, w, bias, out, rows, inputs, outputs = a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]
+    first, end = share(a, (outputs + TILE - 1) // TILE)
     wide = np.empty((rows, inputs), np.float32)
     for r in range(rows):
         _widen_f16(x + r * stride * 2, wide.ctypes.data + r * inputs * 4, inputs)
-    for t in prange((outputs + TILE - 1) // TILE):
+    for t in range(first, end):
         for r in range(0, rows, BLOCK):
             _tile_f16(min(BLOCK, rows - r), wide.ctypes.data + r * inputs * 4, inputs, inputs,
                       w + t * TILE * inputs * 2, bias + t * TILE * 4, out + (r * outputs + t * TILE) * 2,
                       outputs, outputs - t * TILE)  # fmt: skip
 
 
-_KERNELS: Final = {torch.float32: _linear_f32, torch.bfloat16: _linear_bf16}
+_WORKERS: Final = {torch.float32: _work_f32, torch.bfloat16: _work_bf16}
 if simd.HAS_HALF:
-    _KERNELS[torch.float16] = _linear_f16
+    _WORKERS[torch.float16] = _work_f16
+
+
+@functools.cache
+def _compiled(dtype: torch.dtype) -> Any:
+    """Return the worker of a dtype as a C function; compiled at the first call, then read from numba's cache."""
+    return cfunc(WORKER, cache=True)(_WORKERS[dtype])
 
 
 @dataclass(slots=True, eq=False)
 class Tiles:
     """The weight as the kernel reads it.
 
-    data     [tiles, I, TILE] in the dtype of the weight, zero past the last output
+    data     [tiles, I, TILE, 1] in the dtype of the weight, zero past the last output; bfloat16 [tiles, I / 2, TILE, 2]
     bias     [tiles, TILE] float32, zeros where the layer has none
-    kernel   the compiled function
+    worker   address of the compiled function
     dtype, element_size, data_at, bias_at    of the weight; kept because asking a tensor costs a microsecond a call
     """
 
     data: Tensor
     bias: Tensor
-    kernel: Any
+    worker: int
     dtype: torch.dtype = field(init=False)
     element_size: int = field(init=False)
     data_at: int = field(init=False)
@@ -192,19 +229,23 @@ def pack(packed: PackedLinear) -> Tiles | None:
     The tiles are a copy: a weight that changes in place later must be packed anew (`packed.tiles = None`).
     """
     weight = packed.weight
-    if not simd.HAS_FMA or weight.device.type != "cpu" or weight.dtype not in _KERNELS or weight.numel() == 0:
+    if not simd.HAS_FMA or weight.device.type != "cpu" or weight.dtype not in _WORKERS or weight.numel() == 0:
         return None
     outputs, inputs = weight.shape
-    count, whole = -(-outputs // TILE), outputs // TILE
+    together = 2 if weight.dtype is torch.bfloat16 else 1
+    count, whole, groups = -(-outputs // TILE), outputs // TILE, -(-inputs // together)
     with torch.no_grad():
-        data = torch.empty(count, inputs, TILE, dtype=weight.dtype)
-        data[:whole] = weight[: whole * TILE].view(whole, TILE, inputs).transpose(1, 2)
+        if inputs % together:
+            weight = F.pad(weight, (0, 1))
+        data = torch.empty(count, groups, TILE, together, dtype=weight.dtype)
+        data[:whole] = weight[: whole * TILE].view(whole, TILE, groups, together).transpose(1, 2)
         if whole < count:
-            data[whole] = F.pad(weight[whole * TILE :].T, (0, count * TILE - outputs))
+            rest = F.pad(weight[whole * TILE :], (0, 0, 0, count * TILE - outputs))
+            data[whole] = rest.view(TILE, groups, together).transpose(0, 1)
         bias = torch.zeros(count, TILE, dtype=torch.float32)
         if packed.bias is not None:
             bias.view(-1)[:outputs] = packed.bias
-    tiles = Tiles(data, bias, _KERNELS[weight.dtype])
+    tiles = Tiles(data, bias, _compiled(weight.dtype).address)
     packed.tiles = tiles
     return tiles
 
@@ -238,7 +279,8 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     x_at, out_at = x.data_ptr(), out.data_ptr()
     for start in range(0, rows, ROW_CHUNK):
         count = min(rows - start, ROW_CHUNK)
-        tiles.kernel(
+        RUN(
+            tiles.worker,
             x_at + start * stride * size,
             stride,
             tiles.data_at,

@@ -1,6 +1,7 @@
 """The race op on a GPU; under TRITON_INTERPRET=1 the same source runs on a CPU.
 
-Bit-equal to `specdec.noise.exponential` as long as the compiler contracts nothing: hence OPTIONS at the launch. Each program finds the winner of one stretch of one row, and torch joins the stretches.
+Bit-equal to `specdec.noise.exponential` as long as the compiler contracts nothing: hence OPTIONS at the launch. Each
+program finds the winner of one stretch of one row, and torch joins the stretches.
 """
 
 # Triton reads annotations as code of the kernel, so kernels carry none but constexpr.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llvmlite import binding, ir
-from numba import config
+from numba import config, types
 from numba.core import cgutils
 
 LANES: Final = 16
@@ -156,3 +156,13 @@ def size(name: str) -> int:
 def storage(name: str) -> Any:
     """Return the vector type of 16 stored elements of a torch dtype's name."""
     return {"float32": VF32, "bfloat16": VI16, "float16": VF16}[name]
+
+
+def procedure(arguments: int, emit: Callable[[Any, Any], None]) -> Any:
+    """Return (signature, code generator) of an intrinsic with no result and so many 64-bit integer arguments."""
+
+    def codegen(context: Any, b: Any, _: Any, values: Any) -> Any:
+        emit(b, values)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * arguments), codegen

@@ -169,7 +169,7 @@ class Driver:
                 life.first_row = life.run_len
             if self.traits.when_off == "retire" and life.started:
                 life.retired, life.started = True, False
-                self.proposer.finish(life.view, "done")
+                self.proposer.finish(life.view, "aborted")
         return not off and not life.retired
 
     def _newest_known(self, life: _Life) -> bool:

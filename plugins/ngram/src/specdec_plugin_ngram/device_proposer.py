@@ -40,7 +40,7 @@ def make_device_proposer(
 
 
 class NgramGpuProposer:
-    """Prompt lookup on the target's device: the drafts of `ngram` (formats.md 11.3), in the device form of `Draft`.
+    """Prompt lookup on the target's device: the drafts of `ngram`, in the device form of `Draft`.
 
     A step copies the new ids of all rows in one transfer and searches each whole context; nothing is read back.
     """

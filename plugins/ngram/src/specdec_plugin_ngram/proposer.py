@@ -18,7 +18,7 @@ WARM_UP = (1, 2, 1, 2, 1)
 
 
 class NgramProposer:
-    """Prompt lookup on the CPU (formats.md 11.2): the longest suffix that occurred before, then what followed it.
+    """Prompt lookup on the CPU: the longest suffix that occurred before, then what followed it.
 
     A step costs O(new ids) a request, and nothing for a request that may not draft: its ids are taken in when it may.
     """

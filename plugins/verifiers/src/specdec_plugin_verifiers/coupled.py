@@ -1,7 +1,7 @@
 """`coupled`: a draft stands iff it equals what the host drew at its place; so the text does not depend on drafts.
 
 The host's draws use noise keyed by (request, position, token id), greedy rows take the argmax. Every emitted token is
-therefore a fresh draw from the target's own law (sample-and-match; formats section 14.8), exact for any drafts.
+therefore a fresh draw from the target's own law (sample-and-match), exact for any drafts.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 
 
 def ngram_match(tokens: Tensor, lengths: Tensor, min_n: int, max_n: int, k: int, latest: bool = False) -> Tensor:
-    """Return what followed an earlier occurrence of each row's longest repeated suffix (formats.md 11.2).
+    """Return what followed an earlier occurrence of each row's longest repeated suffix.
 
     Of the suffixes of min_n..max_n ids that also end before the row's end (overlap is allowed), the longest is taken,
     and of its earlier occurrences the earliest or the latest.

@@ -1,0 +1,59 @@
+"""Field log 1J, metrics, through the engine; their arithmetic is tested in the core."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from runs import ids_of, params, prompts, run, target
+
+from specdec.draft import BatchView
+from specdec.testing.stubs import Null, Perfect, stub_plugin
+from specdec_engine import LLM
+
+CONFIG = {"method": "stub", "num_speculative_tokens": 5}
+
+
+def test_metrics_parse_as_json_before_any_draft_and_without_one_row_98() -> None:
+    model, texts, sampling = target("llama"), prompts((9, 20)), params(2)
+    with LLM(hf_model=model, speculative_config=CONFIG, plugins={"stub": stub_plugin(Null())}) as llm:
+        for _ in range(2):
+            data = json.loads(json.dumps(llm.get_metrics().as_json(), allow_nan=False))
+            assert (data["drafted"], data["acceptance_rate"], data["mean_acceptance_length"]) == (0, None, None)
+            results = llm.generate(texts, sampling)
+        assert json.loads(json.dumps(results[0].metrics.as_json(), allow_nan=False))["tokens_per_step"] == 1.0
+
+
+class ThreeRight(Perfect):
+    """Three right ids and two wrong ones."""
+
+    def row(self, batch: BatchView, i: int) -> Any:
+        right = list(super().row(batch, i))
+        return [*right[:3], *[(token + 1) % 128 for token in right[3:5]]]
+
+
+def test_three_of_five_accepted_and_the_next_id_make_four_row_102() -> None:
+    model, texts, sampling = target("llama"), prompts((9,)), params(1, max_tokens=21)
+    plain = run(model, texts, sampling)
+    spec = run(model, texts, sampling, ThreeRight.of_run(texts, plain), k=5)
+    assert ids_of(spec) == ids_of(plain)
+    metrics = spec[0].metrics
+    # One id comes with the prompt, then five steps of four; the last of them had room for three drafts, all right.
+    assert (metrics.steps, metrics.drafted, metrics.accepted, metrics.emitted) == (5, 4 * 5 + 3, 15, 20)
+    assert metrics.mean_acceptance_length == 4.0
+    assert metrics.accepted_per_pos == [5, 5, 5, 0, 0]
+    assert metrics.drafted_per_pos == [5, 5, 5, 4, 4]
+
+
+def test_the_figures_of_requests_add_up_to_those_of_the_engine_row_99() -> None:
+    model, texts, sampling = target("llama"), prompts(), params()
+    plain = run(model, texts, sampling)
+    stub = ThreeRight.of_run(texts, plain)
+    with LLM(hf_model=model, speculative_config=CONFIG, plugins={"stub": stub_plugin(stub)}, strict=True) as llm:
+        results = llm.generate(texts, sampling)
+        whole = llm.get_metrics()
+    for name in ("steps", "drafts", "empty", "proposed", "drafted", "accepted", "emitted", "kept_with_draft"):
+        assert sum(getattr(result.metrics, name) for result in results) == getattr(whole, name), name
+    assert whole.emitted == sum(len(ids) - 1 for (ids,) in ids_of(results))
+    assert whole.acceptance_per_pos[:3] == [1.0, 1.0, 1.0]
+    assert whole.acceptance_per_pos[3:] == [0.0, 0.0]
