@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from specdec.nn.simd import drop_stale_caches
+from specdec.nn.caches import drop_stale_caches
 
 ATTEND = """
 import torch, numpy as np

@@ -2,15 +2,12 @@
 
 Kernels that promise bit-equal rows spell their arithmetic out here, because what a compiler vectorises or contracts on
 its own may differ between two variants of one loop. LLVM splits vectors of 16 float32 where registers are smaller.
-numba's cache looks at the file of the compiled function alone, so `drop_stale_caches` looks at the others.
 """
 
 from __future__ import annotations
 
-import contextlib
 import platform
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from llvmlite import binding, ir
@@ -35,22 +32,6 @@ ARM64: Final = platform.machine().lower() in ("aarch64", "arm64")
 HAS_FMA: Final = ARM64 or "fma" in FEATURES  # without it, llvm.fma becomes a library call per lane
 HAS_HALF: Final = ARM64 or "f16c" in FEATURES  # without it, converting a half needs a runtime that numba does not link
 WIDE: Final = "avx512f" in FEATURES  # 32 registers of 16 lanes
-
-
-def drop_stale_caches(folder: Path) -> None:
-    """Remove numba's cache indices in a package folder that are older than any source file of the package.
-
-    numba compares a compiled function with its own file only, while kernels are inlined across files and trust each
-    other's constants; a stale mixture would write outside its buffers. Without the index, numba compiles anew.
-    """
-    newest = max(source.stat().st_mtime for source in folder.rglob("*.py"))
-    for index in folder.rglob("__pycache__/*.nbi"):
-        with contextlib.suppress(OSError):  # another process was quicker, or the folder is read-only
-            if index.stat().st_mtime < newest:
-                index.unlink()
-
-
-drop_stale_caches(Path(__file__).parent)
 
 
 def const(value: int) -> Any:
