@@ -14,7 +14,7 @@ demo: $(STAMP)
 	$(BIN)/python demo/run.py
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 12
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 12
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "demo"))
 from smollm2 import model_folder
 
 MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
-NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 PLAIN, LOOKUP_5, LOOKUP_10 = "transformers plain", "transformers lookup 5", "transformers lookup 10"
 OURS, OURS_NGRAM = "specdec plain", "specdec n-gram"
 HELP_PROMPTS = "Spec-Bench questions, one JSON object a line with 'category' and 'turns'."
@@ -121,30 +121,36 @@ def arms(folder: str, max_tokens: int, steps: Steps) -> tuple[dict[str, Callable
     }, plain
 
 
-def run(
-    functions: dict[str, Callable[[list[int]], list[int]]], prompts: Sequence[tuple[str, list[int]]], repeats: int
-) -> list[Result]:
-    """Time all arms, interleaved, after a warm-up of each."""
+def warm_up(functions: dict[str, Callable[[list[int]], list[int]]], prompts: Sequence[tuple[str, list[int]]]) -> None:
+    """Let every arm compile, allocate and load what it needs, on a short and on a whole prompt."""
     for function in functions.values():
         function(prompts[0][1][:64])
         function(prompts[0][1])
+
+
+def run(
+    functions: dict[str, Callable[[list[int]], list[int]]],
+    prompts: Sequence[tuple[str, list[int]]],
+    repeat: int,
+    repeats: int,
+) -> list[Result]:
+    """Time all arms on all prompts once, interleaved."""
     names = list(functions)
     results = []
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns(), TimeElapsedColumn(), TextColumn("{task.fields[arm]}"))
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("timing", total=repeats * len(prompts) * len(names), arm="")
-        for repeat in range(repeats):
-            for i, (task, ids) in enumerate(prompts):
-                turn = (repeat + i) % len(names)
-                for arm in names[turn:] + names[:turn]:
-                    progress.update(bar, arm=arm)
-                    start = perf_counter()
-                    tokens = len(functions[arm](ids))
-                    results.append(Result(arm, task, i, repeat, tokens, perf_counter() - start))
-                    progress.advance(bar)
-            if not console.is_terminal:
-                print(f"repeat {repeat + 1} of {repeats} done", file=sys.stderr, flush=True)
+        bar = progress.add_task(f"repeat {repeat + 1} of {repeats}", total=len(prompts) * len(names), arm="")
+        for i, (task, ids) in enumerate(prompts):
+            turn = (repeat + i) % len(names)
+            for arm in names[turn:] + names[:turn]:
+                progress.update(bar, arm=arm)
+                start = perf_counter()
+                tokens = len(functions[arm](ids))
+                results.append(Result(arm, task, i, repeat, tokens, perf_counter() - start))
+                progress.advance(bar)
+    if not console.is_terminal:
+        print(f"repeat {repeat + 1} of {repeats} done", file=sys.stderr, flush=True)
     return results
 
 
@@ -217,11 +223,15 @@ def main(
     functions, plain = arms(str(model_folder()), max_tokens, steps)
     texts = load_prompts(prompts, per_task)
     encoded = plain.chat_prompts([[{"role": "user", "content": text}] for _, text in texts])
-    results = run(functions, [(t, p["prompt_token_ids"]) for (t, _), p in zip(texts, encoded, strict=True)], repeats)
-    data = summary(results, steps, repeats)
-    show(data, Console(width=160))
+    chosen = [(task, prompt["prompt_token_ids"]) for (task, _), prompt in zip(texts, encoded, strict=True)]
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(data, indent=1))
+    results: list[Result] = []
+    warm_up(functions, chosen)
+    for repeat in range(repeats):
+        results += run(functions, chosen, repeat, repeats)
+        data = summary(results, steps, repeat + 1)
+        out.write_text(json.dumps(data, indent=1))
+    show(data, Console(width=160))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,11 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1,
 P, Q = np.tile([0.5, 0.3, 0.2], (3, 1)), np.tile([0.2, 0.5, 0.3], (3, 1))
 
 
+def fast(table: Any) -> Any:
+    """The table's model with one layer and a short context, for fifty thousand draws."""
+    return table_target(table, num_layers=1, max_position_embeddings=64)
+
+
 def transitions(results: Any, size: int) -> Any:
     """How often each id followed each other id in all samples."""
     counts = np.zeros((size, size), np.int64)
@@ -52,8 +57,8 @@ class ArgmaxOfSoft(Stub):
 
 
 def test_a_greedy_draft_that_reports_a_soft_law_biases_nothing_row_1() -> None:
-    params = SamplingParams(temperature=1.0, seed=1, n=500, max_tokens=100)
-    results = run(table_target(P), [[0]], params, ArgmaxOfSoft(), k=1, max_num_seqs=500)
+    params = SamplingParams(temperature=1.0, seed=1, n=1000, max_tokens=50)
+    results = run(fast(P), [[0]], params, ArgmaxOfSoft(), k=1, max_num_seqs=1000)
     counts = transitions(results, 3)
     assert counts.sum() == 50_000
     assert results[0].metrics.accepted > 10_000
@@ -129,8 +134,8 @@ def test_a_verifier_writes_to_none_of_its_inputs_row_3() -> None:
 
 def test_drafts_are_scored_with_the_requests_own_temperature_row_4() -> None:
     table = np.tile([0.4, 0.3, 0.2, 0.1], (4, 1))
-    params = SamplingParams(temperature=0.7, seed=4, n=500, max_tokens=100)
-    results = run(table_target(table), [[0]], params, Fixed([3, 3]), k=2, max_num_seqs=500)
+    params = SamplingParams(temperature=0.7, seed=4, n=1000, max_tokens=50)
+    results = run(fast(table), [[0]], params, Fixed([3, 3]), k=2, max_num_seqs=1000)
     law = table ** (1 / 0.7)
     counts = transitions(results, 4)
     assert counts.sum() == 50_000
@@ -189,9 +194,9 @@ def test_each_row_of_a_batch_keeps_its_own_law_row_9() -> None:
     for i, block in enumerate(blocks):
         table[3 * i : 3 * i + 3, 3 * i : 3 * i + 3] = block
         drafts[3 * i : 3 * i + 3, 3 * i : 3 * i + 3] = random_table(3, seed=80 + i)
-    params = [SamplingParams(temperature=0.3, seed=i, n=125, max_tokens=100) for i in range(4)]
+    params = [SamplingParams(temperature=0.3, seed=i, n=250, max_tokens=50) for i in range(4)]
     stub = Soft(drafts, shared=True)
-    results = run(table_target(table), [[0], [3], [6], [9]], params, stub, k=3, max_num_seqs=500)
+    results = run(fast(table), [[0], [3], [6], [9]], params, stub, k=3, max_num_seqs=1000)
     for i, (result, block) in enumerate(zip(results, blocks, strict=True)):
         law = block ** (1 / 0.3)
         counts = transitions([result], 12)[3 * i : 3 * i + 3, 3 * i : 3 * i + 3]

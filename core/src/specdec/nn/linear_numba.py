@@ -31,6 +31,8 @@ ROW_CHUNK: Final = 256  # rows a call: bounds the float32 copy of x, keeps it in
 # Rows and vectors of 16 outputs that the accumulators of one block take: 24 of 32 wide registers, or half of 16 narrow.
 BLOCK, VECTORS = (8, 3) if simd.WIDE else (4, 1)
 TILE: Final = VECTORS * simd.LANES
+LINE: Final = 64  # bytes of a cache line
+AHEAD: Final = 2048  # bytes of weights asked for ahead of their use: the hardware's own prefetch ends at a page
 
 
 def _inputs_a_group(name: str) -> int:
