@@ -28,7 +28,9 @@ class Counting(Perfect):
         return row
 
 
-def test_a_drafter_with_a_short_context_stops_there_and_decoding_goes_on_rows_40_and_41() -> None:
+def test_a_drafter_with_a_short_context_stops_there_and_decoding_goes_on_rows_40_and_41(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     model, texts = target("llama"), prompts((40, 20))
     sampling = params(2, max_tokens=30)
     plain = run(model, texts, sampling)
@@ -44,6 +46,7 @@ def test_a_drafter_with_a_short_context_stops_there_and_decoding_goes_on_rows_40
     assert spec[0].metrics.empty == spec[0].metrics.steps == 29
     assert spec[1].metrics.accepted == spec[1].metrics.drafted > 0
     assert spec[1].metrics.acceptance_rate == 1.0
+    assert sum("has reached position 32" in record.message for record in caplog.records) == 1, "said once"
 
 
 @pytest.mark.parametrize("max_tokens", [None, 40])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from specdec.config import ResolvedConfig
 from specdec.protocols import Controller
 from specdec_engine.request import Request
 from specdec_engine.stopping import StopRules
+
+logger = logging.getLogger("specdec_engine")
 
 
 class DraftLimits:
@@ -21,6 +24,8 @@ class DraftLimits:
             self._k = min(self._k, traits.max_tokens)
         ends = [end for end in (resolved.max_model_len, traits.max_position) if end is not None]
         self._draft_end = min(ends) if ends else None
+        self._method = resolved.method
+        self._warned = False
         self._schedule = config.num_speculative_tokens_per_batch_size or ()
         self._disable_above = config.disable_by_batch_size
         self._step_tokens = config.max_step_tokens
@@ -54,7 +59,19 @@ class DraftLimits:
     def _room(self, request: Request) -> int:
         # n + k + 1 ids must fit: the last draft needs a place, and so does the id drawn after it.
         room = self._rules.budget(request) - 1
-        return room if self._draft_end is None else min(room, self._draft_end - len(request))
+        if self._draft_end is None:
+            return room
+        left = self._draft_end - len(request)
+        if left <= 0 and not self._warned:
+            self._warned = True
+            logger.warning(
+                "request %s has reached position %d, where drafts of method %r end (the drafter's context or the "
+                "configured max_model_len); it is decoded plainly from there (this is said once)",
+                request.id,
+                self._draft_end,
+                self._method,
+            )
+        return min(room, left)
 
 
 def share(limits: Sequence[int], total: int) -> list[int]:
