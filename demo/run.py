@@ -101,6 +101,7 @@ def row(kind: str, plain: Answer, spec: Answer) -> list[str]:
 def main() -> int:
     """Run the demo; the exit code is 1 if any answer differs."""
     console = Console()
+    console.width = max(console.width, 112)  # the table needs the room, and logs have it
     folder = str(model_folder())
     with console.status("loading SmolLM2-135M-Instruct and compiling kernels"):
         plain = LLM(folder, decode_width=DECODE_WIDTH)

@@ -32,6 +32,8 @@ class Sampler:
     def process(self, logits: Tensor, requests: Sequence[Request], counts: Sequence[int]) -> Tensor:
         """Return processed logits [R, V] float32; the given ones stay as they are. Greedy rows are not scaled."""
         logits = logits.float()
+        if all(request.sampling_params.greedy for request in requests):
+            return logits
         temperatures = [1.0 if r.sampling_params.greedy else r.sampling_params.temperature for r in requests]
         if any(t != 1.0 for t in temperatures):
             per_row = torch.tensor(temperatures, dtype=torch.float32).repeat_interleave(torch.tensor(list(counts)))
@@ -40,14 +42,22 @@ class Sampler:
 
     def draw(self, processed: Tensor, noise: Noise, requests: Sequence[Request], counts: Sequence[int]) -> Tensor:
         """Return the drawn ids [R] int64."""
+        if all(request.sampling_params.greedy for request in requests):
+            return argmax(processed)
         greedy = np.repeat(np.array([r.sampling_params.greedy for r in requests], np.bool_), np.asarray(counts))
-        if greedy.all():
-            return processed.argmax(dim=-1)
         if not greedy.any():
             return self._race(torch.softmax(processed, dim=-1), noise, Purpose.TARGET)
-        draws = processed.argmax(dim=-1)
+        draws = argmax(processed)
         rows = np.flatnonzero(~greedy)
         index = torch.from_numpy(rows).to(processed.device)
         part = Noise(noise.keys[rows], noise.positions[rows], noise.seq_index[rows])
         draws[index] = self._race(torch.softmax(processed[index], dim=-1), part, Purpose.TARGET)
         return draws
+
+
+def argmax(logits: Tensor) -> Tensor:
+    """Return the id of the largest of each row [R, V] float32, the lowest one on ties, [R] int64."""
+    if logits.device.type == "cpu":
+        # numpy's is vectorised, torch's is not; both return the first of equal values.
+        return torch.from_numpy(logits.numpy().argmax(axis=-1))
+    return logits.argmax(dim=-1)
