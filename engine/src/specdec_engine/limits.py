@@ -32,11 +32,6 @@ class DraftLimits:
         self._rules = rules
         self._controller = controller
 
-    @property
-    def most(self) -> int:
-        """The most drafts that any row may get."""
-        return self._k
-
     def scheduled(self, batch_size: int) -> int:
         """Return k for that many running requests; 0 = speculation is off. Gaps and the tail keep the last k."""
         if self._disable_above is not None and batch_size > self._disable_above:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -226,7 +226,3 @@ class Target:
         """Return row indices padded to a number that the kind of forward fixes: decode W, prompt chunk 1."""
         width = 1 if batch.pieces[0].work.prompt else size
         return torch.cat([rows, rows.new_zeros(width - len(rows))]) if len(rows) < width else rows
-
-    def with_limits(self, max_model_len: int) -> None:
-        """Set the host's context limit in `info`."""
-        self.info = replace(self.info, max_model_len=max_model_len)

@@ -43,11 +43,6 @@ class KVArena:
         """Positions that fit in all."""
         return self.num_pages * self.page_size
 
-    @property
-    def free_tokens(self) -> int:
-        """Positions that can still be reserved, in whole pages."""
-        return len(self._free) * self.page_size
-
     def reserve(self, segment: Segment, num_tokens: int) -> bool:
         """Make the segment hold positions 0 .. num_tokens - 1; on False nothing has changed."""
         missing = -(-num_tokens // self.page_size) - len(segment.pages)
