@@ -17,6 +17,7 @@ from specdec.config import ResolvedConfig, SpeculativeConfig
 from specdec.errors import ConfigError, TargetError
 from specdec.kernels import Kernels
 from specdec.loader import Registry
+from specdec.making import make_controller, make_proposer, make_verifier
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve, swap_target
 from specdec.sources import DraftSource, TargetInfo
@@ -138,7 +139,8 @@ def open_session(
         proposer = verifier = controller = None
         if resolved is not None:
             target.tap(hidden=resolved.traits.hidden, aux_layers=resolved.traits.aux_layers)
-            proposer, verifier, controller = _make(registry, resolved, target)
+            verifier, controller = make_verifier(resolved, registry), make_controller(resolved, registry)
+            proposer = make_proposer(resolved, target, registry)
         undo.pop_all()
     return Session(registry, target, resolved, proposer, verifier, controller)
 
@@ -197,38 +199,3 @@ def free_memory(device: torch.device) -> int:
             if line.startswith("MemAvailable:"):
                 return 1024 * int(line.split()[1])
     return 2**31
-
-
-def _make(registry: Registry, resolved: ResolvedConfig, target: Target) -> tuple[Any, Any, Any]:
-    """Build verifier, controller and proposer, the cheap ones first."""
-    verifier = registry.make(
-        resolved.verifier_plugin,
-        "specdec_make_verifier",
-        Verifier,
-        method=resolved.verifier,
-        config=resolved,
-        options=resolved.verifier_options,
-        traits=resolved.traits,
-    )
-    controller = None
-    if resolved.controller_plugin is not None:
-        controller = registry.make(
-            resolved.controller_plugin,
-            "specdec_make_controller",
-            Controller,
-            method=resolved.controller,
-            config=resolved,
-            options=resolved.controller_options,
-        )
-    proposer = registry.make(
-        resolved.plugin,
-        "specdec_make_proposer",
-        Proposer,
-        method=resolved.method,
-        config=resolved,
-        options=resolved.options,
-        draft=resolved.draft,
-        target=target,
-        registry=registry,
-    )
-    return proposer, verifier, controller

@@ -11,6 +11,7 @@ import torch
 from specdec.draft import Draft, IntArray, StepStats, Verdict
 from specdec.protocols import Verifier
 from specdec_engine.drafting import Drafting
+from specdec_engine.outputs import StopKind
 from specdec_engine.request import PendingRows, Request, Work
 from specdec_engine.sampler import Sampler
 from specdec_engine.scheduler import Scheduler
@@ -121,9 +122,9 @@ class Stepper:
             self.end(request, reason, stop_id)
         return kept
 
-    def end(self, request: Request, reason: str, stop_id: int | None = None) -> None:
+    def end(self, request: Request, reason: StopKind, stop_id: int | None = None) -> None:
         """End a request and free what it holds."""
-        request.finish_reason, request.stop_reason = reason, stop_id  # type: ignore[assignment]
+        request.finish_reason, request.stop_reason = reason, stop_id
         self._scheduler.remove(request)
         request.pending.clear()
         if self._drafting is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from specdec.catalog import Catalog
 from specdec.config import ResolvedConfig, SpeculativeConfig
 from specdec.loader import Registry
+from specdec.making import make_proposer
 from specdec.protocols import Proposer
 from specdec.resolve import resolve
 from specdec.sources import TargetHandle, TargetInfo
@@ -24,19 +25,7 @@ class Built:
 
     def proposer(self, target: TargetHandle) -> Proposer:
         """Make a new proposer."""
-        resolved = self.resolved
-        made: Proposer = self.registry.make(
-            resolved.plugin,
-            "specdec_make_proposer",
-            Proposer,
-            method=resolved.method,
-            config=resolved,
-            options=resolved.options,
-            draft=resolved.draft,
-            target=target,
-            registry=self.registry,
-        )
-        return made
+        return make_proposer(self.resolved, target, self.registry)
 
 
 def build(subject: Subject, info: TargetInfo, k: int = 4) -> Built:
