@@ -10,7 +10,7 @@ import torch
 
 from specdec.draft import BatchView, Draft, FinishReason, Rows
 from specdec.errors import ContractError
-from specdec.noise import Noise
+from specdec.noise import Noise, request_key
 from specdec.protocols import Proposer
 from specdec.traits import MethodTraits
 from specdec_engine.limits import DraftLimits
@@ -97,11 +97,7 @@ class Drafting:
             run_len=np.array([r.run_len for r in batch], np.int32),
             newest_known=np.array([r.newest_known for r in batch], np.bool_),
             max_draft=max_draft,
-            noise=Noise(
-                keys=np.array([r.key for r in batch], np.uint64),
-                positions=np.array([len(r) for r in batch], np.int32),
-                seq_index=np.array([r.seq_index for r in batch], np.int32),
-            ),
+            noise=self._noise(batch),
             rows=None if self._traits.rows == "none" else self._rows(batch),
         )
         try:
@@ -117,6 +113,21 @@ class Drafting:
                 self.finish(request, "failed")
             return None
         return draft
+
+    def _noise(self, batch: list[Request]) -> Noise:
+        """Return the noise for drawing drafts: the target's own if the method shares it, else fresh in every step.
+
+        A position is drafted again after a rejection before it. Where the acceptance of early drafts may depend on
+        later ones (block verification), drawing those again from the same noise would bias the output.
+        """
+        keys = [r.key for r in batch]
+        if not self._traits.shares_noise:
+            keys = [request_key(None, r.key, len(r)) for r in batch] if self._traits.law == "soft" else keys
+        return Noise(
+            keys=np.array(keys, np.uint64),
+            positions=np.array([len(r) for r in batch], np.int32),
+            seq_index=np.array([r.seq_index for r in batch], np.int32),
+        )
 
     def _rows(self, batch: list[Request]) -> Rows:
         """Collect the pending rows in the shifted layout and mark gaps."""

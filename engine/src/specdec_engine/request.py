@@ -119,3 +119,13 @@ class Work:
     prompt: bool
     num_draft: int = 0
     wants: int = 0
+
+    @property
+    def positions(self) -> IntArray:
+        """Position of each id, [len(ids)] int32."""
+        return np.arange(self.start, self.start + len(self.ids), dtype=np.int32)
+
+    def path(self, row: int) -> IntArray:
+        """Return the drafts from after the newest id up to wanted row `row`, its own included; none for row 0."""
+        first = len(self.ids) - self.num_draft
+        return self.ids[first : first + row]

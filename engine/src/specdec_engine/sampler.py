@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.draft import IntArray
 from specdec.noise import Noise, Purpose
-from specdec_engine.request import Request
+from specdec_engine.rows import DrawRows
 
 Race = Callable[[Tensor, Noise, int], Tensor]
 
@@ -22,35 +21,34 @@ class Sampler:
         """Take the `race` kernel."""
         self._race = race
 
-    def noise(self, requests: Sequence[Request], counts: Sequence[int], positions: IntArray) -> Noise:
-        """Return the noise of rows: counts[i] rows of requests[i], row r drawing the token at positions[r] + 1."""
-        repeat = np.asarray(counts)
-        keys = np.array([r.key for r in requests], np.uint64)
-        seq = np.array([r.seq_index for r in requests], np.int32)
-        return Noise(np.repeat(keys, repeat), positions + np.int32(1), np.repeat(seq, repeat))
+    def noise(self, rows: DrawRows) -> Noise:
+        """Return the noise of the rows; what is drawn at a row stands at the row's position + 1."""
+        keys = np.array([r.key for r in rows.requests], np.uint64)
+        seq = np.array([r.seq_index for r in rows.requests], np.int32)
+        return Noise(rows.spread(keys), rows.positions + np.int32(1), rows.spread(seq))
 
-    def process(self, logits: Tensor, requests: Sequence[Request], counts: Sequence[int]) -> Tensor:
+    def process(self, logits: Tensor, rows: DrawRows) -> Tensor:
         """Return processed logits [R, V] float32; the given ones stay as they are. Greedy rows are not scaled."""
         logits = logits.float()
-        if all(request.sampling_params.greedy for request in requests):
-            return logits
-        temperatures = [1.0 if r.sampling_params.greedy else r.sampling_params.temperature for r in requests]
+        params = [request.sampling_params for request in rows.requests]
+        temperatures = [1.0 if p.greedy else p.temperature for p in params]
         if any(t != 1.0 for t in temperatures):
-            per_row = torch.tensor(temperatures, dtype=torch.float32).repeat_interleave(torch.tensor(list(counts)))
+            per_row = torch.from_numpy(rows.spread(np.array(temperatures, np.float32)))
             logits = logits / per_row.to(logits.device).unsqueeze(1)
         return logits
 
-    def draw(self, processed: Tensor, noise: Noise, requests: Sequence[Request], counts: Sequence[int]) -> Tensor:
+    def draw(self, processed: Tensor, noise: Noise, rows: DrawRows) -> Tensor:
         """Return the drawn ids [R] int64."""
-        if all(request.sampling_params.greedy for request in requests):
+        greedy_of = np.array([request.sampling_params.greedy for request in rows.requests], np.bool_)
+        if greedy_of.all():
             return argmax(processed)
-        greedy = np.repeat(np.array([r.sampling_params.greedy for r in requests], np.bool_), np.asarray(counts))
+        greedy = rows.spread(greedy_of)
         if not greedy.any():
             return self._race(torch.softmax(processed, dim=-1), noise, Purpose.TARGET)
         draws = argmax(processed)
-        rows = np.flatnonzero(~greedy)
-        index = torch.from_numpy(rows).to(processed.device)
-        part = Noise(noise.keys[rows], noise.positions[rows], noise.seq_index[rows])
+        sampled = np.flatnonzero(~greedy)
+        index = torch.from_numpy(sampled).to(processed.device)
+        part = Noise(noise.keys[sampled], noise.positions[sampled], noise.seq_index[sampled])
         draws[index] = self._race(torch.softmax(processed[index], dim=-1), part, Purpose.TARGET)
         return draws
 

@@ -13,6 +13,7 @@ from specdec.protocols import Verifier
 from specdec_engine.drafting import Drafting
 from specdec_engine.outputs import StopKind
 from specdec_engine.request import PendingRows, Request, Work
+from specdec_engine.rows import DrawRows
 from specdec_engine.sampler import Sampler
 from specdec_engine.scheduler import Scheduler
 from specdec_engine.stopping import StopRules
@@ -69,12 +70,11 @@ class Stepper:
             clock.extend([clock[-1]] * 2)
             none = np.empty(0, np.int32)
             return Verdict(none, none, none, none)
-        requests, counts = [work.request for work in drawing], [work.wants for work in drawing]
-        positions = [np.arange(w.start + len(w.ids) - w.wants, w.start + len(w.ids), dtype=np.int32) for w in drawing]
-        noise = self._sampler.noise(requests, counts, np.concatenate(positions))
+        rows = DrawRows.of(drawing)
+        noise = self._sampler.noise(rows)
         with torch.inference_mode():
-            logits = self._sampler.process(out.logits, requests, counts)
-            draws = self._sampler.draw(logits, noise, requests, counts)
+            logits = self._sampler.process(out.logits, rows)
+            draws = self._sampler.draw(logits, noise, rows)
             clock.append(perf_counter())
             if self._verifier is None or not len(draft.tokens):
                 emitted = draws.cpu().numpy().astype(np.int32)
