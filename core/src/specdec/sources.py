@@ -253,6 +253,10 @@ class TargetHandle(Protocol):
     def max_num_seqs(self) -> int:
         """The most requests that run at one time."""
 
+    @property
+    def kv_cache_tokens(self) -> int:
+        """Positions that all running requests may hold together; what a drafter's own cache is sized by."""
+
     def embed(self, ids: Tensor) -> Tensor:
         """Return the input embeddings [n, H] of ids [n]."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from specdec.draft import IntArray
 from specdec_engine.request import Request, Work
@@ -47,6 +48,6 @@ class DrawRows:
         ends: IntArray = np.cumsum(self.counts, dtype=np.int32)
         return ends - self.counts
 
-    def spread(self, values: Sequence[object] | np.ndarray[tuple[int], np.dtype[np.generic]]) -> np.ndarray[tuple[int], np.dtype[Any]]:
+    def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Repeat one value an item for each of its rows, [R]."""
-        return np.repeat(np.asarray(values), self.counts)
+        return np.repeat(values, self.counts)

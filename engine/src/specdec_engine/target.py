@@ -75,6 +75,11 @@ class Target:
         """Dtype of the model's hidden states."""
         return next(p for p in self.model.parameters() if p.is_floating_point()).dtype
 
+    @property
+    def kv_cache_tokens(self) -> int:
+        """Positions that the KV arena holds."""
+        return self.arena.num_tokens
+
     def embed(self, ids: Tensor) -> Tensor:
         """Return the input embeddings [n, H] of ids [n]."""
         with torch.inference_mode():

@@ -69,6 +69,11 @@ class FakeTarget:
         dtype: torch.dtype = self.model.get_input_embeddings().weight.dtype
         return dtype
 
+    @property
+    def kv_cache_tokens(self) -> int:
+        """Room for every request at full length."""
+        return self.max_num_seqs * self.info.max_model_len
+
     def embed(self, ids: Tensor) -> Tensor:
         """Return input embeddings."""
         with torch.inference_mode():
