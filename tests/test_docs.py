@@ -21,12 +21,13 @@ import pytest
 
 from specdec import cli, groups, hookspecs
 from specdec.config import COMMON_KEYS
+from specdec.key_docs import rewrite
 from specdec.metrics import SpecMetrics
-from specdec.refused_keys import REFUSED_KEYS
 from specdec.testing import families
 from specdec.traits import MethodTraits
-from specdec_engine import LLM, SamplingParams
-from specdec_engine.sampling_params import _REFUSED
+from specdec_engine import LLM, SamplingParams, extra_args
+from specdec_engine.generate_arguments import REFUSED_FIELDS
+from specdec_engine.kept_engine import ENGINE_ARGS
 from specdec_plugin_ngram.options import NgramOptions
 
 ROOT = Path(__file__).parent.parent
@@ -169,7 +170,7 @@ def test_the_readme_opens_with_the_two_commands():
 
 
 def test_make_knows_every_target_that_a_page_names():
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = [command for page in PAGES for fence in fences(page) for command, _ in fence.commands]
     named += [span for page in PAGES for span in spans(prose(page))]
     for command in named:
@@ -225,9 +226,7 @@ def test_no_hook_is_described_that_is_none_and_every_group_of_entry_points_is_na
 def test_every_key_of_a_configuration_is_described():
     page = DOCS / "configuration.md"
     assert tuple(row[0] for row in table(page, "Common keys")) == COMMON_KEYS
-    said = {key: (harmless, reason) for key, harmless, reason in table(page, "Refused keys")}
-    values = {key: [json.dumps(value) for value in refused.harmless] for key, refused in REFUSED_KEYS.items()}
-    assert said == {key: (", ".join(values[key]) or "-", refused.reason) for key, refused in REFUSED_KEYS.items()}
+    assert rewrite(page.read_text(encoding="utf-8")) == page.read_text(encoding="utf-8"), "run specdec.key_docs"
     defaults = {row[0]: json.loads(row[1]) for row in table(page, "Options of ngram and ngram_gpu")}
     assert defaults == {name: field.default for name, field in NgramOptions.model_fields.items()}
 
@@ -248,12 +247,25 @@ def test_the_engines_parameters_metrics_and_targets_are_those_described():
     assert [spans(right), spans(wrong)] == [list(families.RIGHT), list(families.WRONG)]
 
 
-def test_sampling_parameters_are_honoured_or_refused_as_described():
-    text = section(DOCS / "engine.md", "Sampling parameters")
-    _, honoured, refused = text.split("\n\n")
-    assert spans(refused) == list(_REFUSED)
-    names = {field.name for field in dataclasses.fields(SamplingParams)}
-    assert {span for span in spans(honoured) if span != '"specdec"'} == names - set(_REFUSED)
+def test_every_sampling_parameter_is_described():
+    described = [
+        name for row in table(DOCS / "engine.md", "Sampling parameters") for name in re.findall(r"\w+", row[0])
+    ]
+    fields = [field.name for field in dataclasses.fields(SamplingParams)]
+    assert sorted(described) == sorted(fields)
+
+
+def test_what_every_request_may_ask_of_speculation_is_described():
+    rows = table(DOCS / "engine.md", "Speculation of one request")
+    assert [row[0] for row in rows] == [extra_args.OFF, extra_args.K]
+
+
+def test_every_argument_of_generate_that_is_refused_is_described_with_its_reason():
+    rows = table(DOCS / "engine.md", "Inside model.generate")
+    said = {name: reason for names, reason in rows for name in re.findall(r"\w+", names)}
+    assert {name: said[name] for name in REFUSED_FIELDS} == {n: reason for n, (_, reason) in REFUSED_FIELDS.items()}
+    section_of_page = section(DOCS / "engine.md", "Inside model.generate")
+    assert set(ENGINE_ARGS) <= set(spans(section_of_page))
 
 
 def test_every_benchmark_is_described_with_options_that_it_has():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from smollm2 import PACKAGE, model_folder
 
 from specdec.testing.stubs import Garbage, stub_plugin
 from specdec_engine import LLM, SamplingParams
+from specdec_engine.sampling_params import StructuredOutputsParams
 
 pytestmark = [
     pytest.mark.real_model,
@@ -50,3 +52,32 @@ def test_ngram_and_garbage_drafts_give_the_plain_tokens_to_the_bit(plain: Any, t
                 assert llm.get_metrics().accepted > 0
         assert [output.token_ids for output in outputs] == [output.token_ids for output in expected]
         assert [output.text for output in outputs] == [output.text for output in expected]
+
+
+def test_a_json_schema_is_answered_with_lookup_drafts_as_without(plain: Any) -> None:
+    person = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "maximum": 120}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    schema = {"type": "array", "items": person, "minItems": 2, "maxItems": 2}
+    form = StructuredOutputsParams(json=schema, disable_any_whitespace=True)
+    question = 'Repeat this list: [{"name":"Ann Lee","age":41},{"name":"Bob Ray","age":7}]'
+    prompts = plain.chat_prompts([[{"role": "user", "content": question}]])
+    params = [SamplingParams(temperature=t, seed=1, max_tokens=64, structured_outputs=form) for t in (0.0, 0.8)]
+    with LLM(
+        hf_model=plain.model,
+        tokenizer=plain.tokenizer,
+        speculative_config=NGRAM,
+        decode_width=WIDTH,
+        max_model_len=512,
+        strict=True,
+    ) as llm:
+        spec = [result.outputs[0] for result in llm.generate(prompts * 2, params)]
+        assert llm.get_metrics().accepted > 0
+    expected = [result.outputs[0] for result in plain.generate(prompts * 2, params)]
+    assert [output.token_ids for output in spec] == [output.token_ids for output in expected]
+    for output in spec:
+        assert output.finish_reason == "stop"
+        assert [sorted(item) for item in json.loads(output.text)] == [["age", "name"]] * 2

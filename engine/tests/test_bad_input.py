@@ -128,31 +128,40 @@ def test_a_bad_sampling_parameter_is_refused_by_name(case: str) -> None:
         SamplingParams(**given)
 
 
-UNSUPPORTED: dict[str, Any] = {
-    "top_p": 0.9,
-    "top_k": 5,
-    "min_p": 0.1,
-    "stop": ["x"],
-    "min_tokens": 2,
-    "presence_penalty": 1.0,
-    "frequency_penalty": 2.0,
-    "repetition_penalty": 1.1,
-    "logprobs": 1,
-    "prompt_logprobs": 1,
-    "logit_bias": {3: 1.0},
-    "bad_words": ["x"],
-    "allowed_token_ids": [1],
-    "logits_processors": [lambda ids, logits: logits],
+# A value of the wrong kind or size for each parameter.
+WRONG: dict[str, Any] = {
+    "top_p": 0.0,
+    "top_k": -2,
+    "min_p": 1.5,
+    "stop": ["x", ""],
+    "min_tokens": -1,
+    "presence_penalty": 2.5,
+    "frequency_penalty": float("nan"),
+    "repetition_penalty": 0.0,
+    "logprobs": -2,
+    "prompt_logprobs": 1.5,
+    "logit_bias": {3: float("inf")},
+    "bad_words": ["x", []],
+    "allowed_token_ids": [],
+    "logits_processors": ["x"],
     "structured_outputs": {"json": "{}"},
-    "include_stop_str_in_output": True,
-    "truncate_prompt_tokens": 4,
+    "include_stop_str_in_output": 1,
+    "truncate_prompt_tokens": 0,
+    "detokenize": None,
+    "extra_args": ["specdec"],
 }
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
-def test_a_parameter_that_nothing_acts_on_yet_is_refused_by_name(name: str) -> None:
-    with pytest.raises(RequestError, match=name):
-        SamplingParams(**{name: UNSUPPORTED[name]})
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_value_is_refused_with_the_parameters_name(name: str) -> None:
+    with pytest.raises(RequestError, match=f"parameter {name}="):
+        SamplingParams(**{name: WRONG[name]})
+
+
+def test_parameters_that_exclude_each_other_are_refused() -> None:
+    for given in ({"min_tokens": 20}, {"stop": "x", "detokenize": False}):
+        with pytest.raises(RequestError, match=next(iter(given))):
+            SamplingParams(**given)
 
 
 @pytest.mark.parametrize(

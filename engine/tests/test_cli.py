@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from words import model_folder
 
+from specdec.errors import RequestError
 from specdec_engine import LLM, SamplingParams
+from specdec_engine.cli import command
 
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}'
 MINE = '''
@@ -80,7 +84,7 @@ def test_several_prompts_in_json_with_speculation_compared(folder: Path, answers
     assert said(found) == answers["plain"]
     assert [data["compare"] for data in found] == ["identical"] * 3
     for data in found:
-        assert set(data) == {"text", "token_ids", "finish_reason", "metrics", "compare"}
+        assert set(data) == {"text", "token_ids", "finish_reason", "stop_reason", "metrics", "compare"}
         assert data["metrics"]["drafted"] >= data["metrics"]["accepted"] >= 0
         assert data["metrics"]["steps"] > 0
     assert "Traceback" not in done.stderr
@@ -91,7 +95,7 @@ def test_a_text_file_has_a_prompt_a_line(folder: Path, answers: Any, tmp_path: P
     file.write_text("the cat\n\n日本\na hat and a hat\n", encoding="utf-8")
     found = objects(specdec("generate", folder, "--prompts", file, "--max-tokens", 12, "--json"))
     assert said(found) == answers["plain"]
-    assert set(found[0]) == {"text", "token_ids", "finish_reason", "metrics"}
+    assert set(found[0]) == {"text", "token_ids", "finish_reason", "stop_reason", "metrics"}
 
 
 def test_a_jsonl_file_has_prompts_or_turns_and_chat_uses_the_template(
@@ -131,6 +135,44 @@ def test_a_proposer_in_one_file_needs_no_package(folder: Path, answers: Any, tmp
     assert said([found]) == answers["plain"][:1]
     assert found["metrics"]["drafted"] > 0
     assert found["compare"] == "identical"
+
+
+def test_any_sampling_parameter_comes_as_json(folder: Path) -> None:
+    given = {"top_k": 1, "stop": [" c"], "logprobs": 1, "prompt_logprobs": 0, "logit_bias": {"67": 100.0, "68": 100.0}}
+    params = SamplingParams(max_tokens=12, temperature=0.0, **{**given, "logit_bias": {67: 100.0, 68: 100.0}})
+    arguments = ("--prompt", "the cat", "--max-tokens", 12, "--sampling-params", json.dumps(given), "--json")
+    (found,) = objects(specdec("generate", folder, *arguments))
+    with LLM(str(folder)) as llm:
+        (result,) = llm.generate("the cat", params)
+    answer = result.outputs[0]
+    assert answer.logprobs is not None
+    assert result.prompt_logprobs is not None
+    assert said([found])[0] == {
+        "text": answer.text,
+        "token_ids": answer.token_ids,
+        "finish_reason": answer.finish_reason,
+    }
+    entries = [{str(token): asdict(logprob) for token, logprob in entry.items()} for entry in answer.logprobs]
+    assert found["logprobs"] == entries
+    missing = [entry is None for entry in found["prompt_logprobs"]]
+    assert missing == [True] + [False] * (len(result.prompt_token_ids) - 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["--sampling-params", "{"], "--sampling-params is not valid JSON"),
+        (["--sampling-params", "[1]"], "expected a JSON object"),
+        (["--sampling-params", '{"topp": 1}'], "did you mean 'top_p'"),
+        (["--sampling-params", '{"structured_outputs": {"regexp": "a"}}'], "did you mean 'regex'"),
+        (["--sampling-params", '{"seed": 2}', "--seed", "1"], "'seed', and so does an option"),
+        (["--sampling-params", '{"n": 2}'], "n must be 1"),
+        (["--sampling-params", '{"top_p": 2}'], "top_p=2"),
+    ],
+)
+def test_bad_sampling_parameters_are_refused_before_a_model_is_looked_at(given: list[str], named: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(named)):
+        command(["no-such-folder", "--prompt", "a", *given])
 
 
 def test_help_names_every_option() -> None:

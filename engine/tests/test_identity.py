@@ -135,8 +135,8 @@ class WrongOneInAHundred:
 
         self.inner, self.seen = Coupled(), 0
 
-    def verify(self, draft: Any, logits: Any, noise: Any, target_draws: Any) -> Any:
-        verdict = self.inner.verify(draft, logits, noise, target_draws)
+    def verify(self, draft: Any, logits: Any, noise: Any, target_draws: Any, greedy: Any) -> Any:
+        verdict = self.inner.verify(draft, logits, noise, target_draws, greedy)
         start = 0
         ends = np.cumsum([0, *draft.lengths])
         for row, (accepted, length) in enumerate(zip(verdict.accepted.tolist(), draft.lengths, strict=True)):

@@ -16,7 +16,8 @@ from specdec.testing.laws import assert_follows
 from specdec.testing.stubs import Fixed
 from specdec.testing.table import random_table, table_target
 from specdec_engine import LLM, SamplingParams
-from specdec_engine.request import Request
+from specdec_engine.request import Request, Work
+from specdec_engine.rows import DrawRows
 from specdec_engine.sampler import Sampler
 
 VOCAB = 10
@@ -24,12 +25,16 @@ TABLE = random_table(VOCAB, seed=21)
 
 
 def sampler() -> Sampler:
-    return Sampler(Kernels(Catalog.discover()).get("race"))
+    kernels = Kernels(Catalog.discover())
+    return Sampler(kernels.get("race"), kernels.get("truncate"))
 
 
-def requests(*params: dict[str, Any]) -> list[Request]:
+def works(*params: dict[str, Any], counts: list[int] | None = None) -> list[Work]:
+    """Rows of one request a set of parameters, as many as `counts` says: the newest id's and those of drafts."""
     prompt = np.array([1, 2, 3], np.int32)
-    return [Request(f"{i}-0", 0, prompt, SamplingParams(**p), 77 + i, i) for i, p in enumerate(params)]
+    requests = [Request(f"{i}-0", 0, prompt, SamplingParams(**p), 77 + i, i) for i, p in enumerate(params)]
+    ids = [np.full(count, 3, np.int32) for count in counts or [1] * len(requests)]
+    return [Work(r, 2, some, False, len(some) - 1, len(some)) for r, some in zip(requests, ids, strict=True)]
 
 
 def spelled_out(key: int, prompt: list[int], count: int, temperature: float, seq_index: int = 0) -> list[int]:
@@ -47,12 +52,11 @@ def spelled_out(key: int, prompt: list[int], count: int, temperature: float, seq
 
 
 def test_a_greedy_row_takes_the_lowest_of_equal_ids() -> None:
-    rows = requests({"temperature": 0.0}, {"temperature": 0.0}, {"temperature": 0.0})
+    rows = DrawRows.of(works({"temperature": 0.0}, {"temperature": 0.0}, {"temperature": 0.0}))
     logits = torch.zeros(3, 9)
     logits[0, [3, 5]] = 2.0
     logits[1, [8, 2, 7]] = 1.0
-    noise = sampler().noise(rows, [1, 1, 1], np.arange(3, dtype=np.int32))
-    assert sampler().draw(logits, noise, rows, [1, 1, 1]).tolist() == [3, 2, 0]
+    assert sampler().draw(logits, sampler().noise(rows), rows).tolist() == [3, 2, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -68,28 +72,30 @@ def test_ties_go_to_the_lowest_id_through_the_engine_too(dtype: torch.dtype) -> 
 
 
 def test_greedy_and_sampled_rows_stand_side_by_side() -> None:
-    rows = requests({"temperature": 0.0}, {"temperature": 0.5}, {"temperature": 0.0}, {"temperature": 2.0})
-    counts = [2, 3, 1, 2]
+    items = works(*({"temperature": t} for t in (0.0, 0.5, 0.0, 2.0)), counts=[2, 3, 1, 2])
+    rows = DrawRows.of(items)
     logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(1))
     one = sampler()
-    noise = one.noise(rows, counts, np.arange(8, dtype=np.int32))
-    together = one.draw(one.process(logits, rows, counts), noise, rows, counts)
-    start = 0
-    for row, count in zip(rows, counts, strict=True):
-        part = logits[start : start + count]
-        positions = np.arange(start, start + count, dtype=np.int32)
-        alone = one.draw(one.process(part, [row], [count]), one.noise([row], [count], positions), [row], [count])
-        assert together[start : start + count].tolist() == alone.tolist()
-        if row.sampling_params.greedy:
+    together = one.draw(one.process(logits, rows), one.noise(rows), rows)
+    for item, start in zip(items, rows.starts.tolist(), strict=True):
+        part, own = logits[start : start + item.wants], DrawRows.of([item])
+        alone = one.draw(one.process(part, own), one.noise(own), own)
+        assert together[start : start + item.wants].tolist() == alone.tolist()
+        if item.request.sampling_params.greedy:
             assert alone.tolist() == part.argmax(-1).tolist()
-        start += count
+
+
+def test_greedy_rows_that_ask_for_nothing_cost_no_copy() -> None:
+    rows = DrawRows.of(works({"temperature": 0.0, "top_k": 3, "top_p": 0.5, "min_p": 0.1}, {"temperature": 0.0}))
+    logits = torch.randn(2, 50)
+    assert sampler().process(logits, rows) is logits
 
 
 def test_temperature_divides_each_rows_logits_and_leaves_the_given_ones() -> None:
-    rows = requests({"temperature": 0.0}, {"temperature": 0.25}, {"temperature": 2.0})
+    rows = DrawRows.of(works(*({"temperature": t} for t in (0.0, 0.25, 2.0)), counts=[1, 2, 3]))
     logits = torch.randn(6, 5, dtype=torch.float64).to(torch.bfloat16)
     kept = logits.clone()
-    processed = sampler().process(logits, rows, [1, 2, 3])
+    processed = sampler().process(logits, rows)
     assert processed.dtype == torch.float32
     divisors = torch.tensor([1.0, 0.25, 0.25, 2.0, 2.0, 2.0])[:, None]
     assert torch.equal(processed, kept.float() / divisors)

@@ -55,7 +55,7 @@ def test_the_end_of_the_text_inside_an_accepted_block_ends_it_there(stub: bool) 
 
 
 @pytest.mark.parametrize("stub", [False, True])
-@pytest.mark.parametrize("stops", [[43], [9, 43], (43, 44), [2, 43, 5000]])
+@pytest.mark.parametrize("stops", [[43], [9, 43], (43, 44), [2, 43, 47]])
 def test_a_stop_id_ends_the_text_and_is_named(stub: bool, stops: Any) -> None:
     output = answer([3], stub=stub, stop_token_ids=stops).outputs[0]
     assert (output.token_ids, output.finish_reason, output.stop_reason) == ([4, 5, 43], "stop", 43)
@@ -136,6 +136,9 @@ def test_the_earliest_rule_wins_row_30(case: str, stub: bool) -> None:
         ([5, 2, 2], {"max_tokens": 2}, (2, "stop", None)),
         ([5, 2, 6], {"ignore_eos": True}, (3, None, None)),
         ([5, 6, 7], {"max_tokens": 3}, (3, "length", None)),
+        ([2, 43, 2, 5], {"min_tokens": 3, "stop_token_ids": [43]}, (3, "stop", None)),
+        ([2, 43, 43, 2], {"min_tokens": 3, "stop_token_ids": [43]}, (3, "stop", 43)),
+        ([2, 2, 5], {"min_tokens": 2, "max_tokens": 2}, (2, "stop", None)),
     ],
 )
 def test_a_block_is_cut_where_the_first_rule_fires_row_30(

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from runs import run
-from words import TEMPLATE, spaced_tokenizer, tiny_tokenizer
+from words import TEMPLATE, fallback_tokenizer, spaced_tokenizer, tiny_tokenizer
 
 from specdec.errors import RequestError
 from specdec.testing.stubs import Fixed, Garbage, Perfect, stub_plugin
 from specdec.testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.outputs import CompletionOutput, RequestOutput
-from specdec_engine.request import Request
 from specdec_engine.text import TextStream
 
 TEXTS = (
@@ -35,23 +34,10 @@ def tokenizer() -> Any:
     return tiny_tokenizer()
 
 
-def request_with(params: SamplingParams | None = None) -> Request:
-    return Request("0-0", 0, np.array([7, 8], np.int32), params or SamplingParams(), 0, 0)
-
-
-def shown(
-    tokenizer: Any, ids: list[int], cuts: list[int], params: SamplingParams | None = None, **end: Any
-) -> list[str]:
+def shown(tokenizer: Any, ids: list[int], cuts: list[int], params: SamplingParams | None = None) -> list[str]:
     """Every text that a stream shows while ids arrive in pieces that end at `cuts`."""
-    request = request_with(params)
-    stream = TextStream(tokenizer, request)
-    texts = []
-    for start, stop in zip([0, *cuts], [*cuts, len(ids)], strict=True):
-        request.append(np.array(ids[start:stop], np.int32))
-        if stop == len(ids):
-            request.finish_reason = "length"
-        texts.append(stream.update())
-    return texts
+    stream = TextStream(tokenizer, params or SamplingParams())
+    return [stream.update(ids[:stop], finished=stop == len(ids)) for stop in [*cuts, len(ids)]]
 
 
 def assert_grows(texts: list[str]) -> None:
@@ -79,6 +65,38 @@ def test_a_character_is_shown_when_its_last_byte_is_there(tokenizer: Any) -> Non
     assert shown(tokenizer, ids, [1, 2, 3, 4, 5]) == ["a", "a", "a", "a", "a👋", "a👋b"]
 
 
+def test_a_block_that_ends_inside_a_character_shows_what_is_complete(tokenizer: Any) -> None:
+    ids = tokenizer("the cat 日本👋 sat")["input_ids"]
+    for size in range(1, len(ids)):
+        cuts = [*range(size, len(ids), size)]
+        for cut, text in zip(cuts, shown(tokenizer, ids, cuts), strict=False):
+            assert text == tokenizer.decode(ids[:cut]).rstrip("\ufffd")
+
+
+def test_runs_of_bytes_that_vanish_while_incomplete_are_shown_character_by_character() -> None:
+    tokenizer, text = fallback_tokenizer(), "ab 👋日👋🏽é日本 👩‍👩‍👧‍👦 c日本日本日本h"
+    ids = tokenizer(text)["input_ids"]
+    rng = np.random.default_rng(4)
+    for cuts in [list(range(1, len(ids)))] + [random_cuts(rng, len(ids)) for _ in range(40)]:
+        texts = shown(tokenizer, ids, cuts)
+        assert_grows(texts)
+        assert texts[-1] == text
+        assert len(set(texts)) > len(cuts) / 4
+
+
+def test_endless_bytes_that_are_no_text_cost_no_more_per_id_and_are_shown_late(tokenizer: Any) -> None:
+    byte = tokenizer("é")["input_ids"][-1]  # one that no character starts with
+    decoded: list[int] = []
+    stream = TextStream(tokenizer, SamplingParams())
+    kept, stream._decode = stream._decode, lambda ids: decoded.append(len(ids)) or kept(ids)  # type: ignore
+    ids = [byte] * 400
+    texts = [stream.update(ids[:n], finished=n == 400) for n in range(1, 401)]
+    assert_grows(texts)
+    assert texts[-1] == "\ufffd" * 400
+    assert texts[299].count("\ufffd") > 200
+    assert max(decoded) < 100
+
+
 def test_random_ids_that_are_no_text_still_grow_and_end_as_the_decoded_whole(tokenizer: Any) -> None:
     rng = np.random.default_rng(2)
     for _ in range(400):
@@ -99,12 +117,11 @@ def test_a_tokenizer_that_drops_the_first_space_of_a_text_keeps_all_others() -> 
 
 
 def test_asking_again_without_new_ids_changes_nothing(tokenizer: Any) -> None:
-    request = request_with()
-    stream = TextStream(tokenizer, request)
-    request.append(np.array(tokenizer("hat ")["input_ids"], np.int32))
-    assert stream.update() == stream.update() == "hat "
-    request.append(np.array(tokenizer("日")["input_ids"][:-1], np.int32))
-    assert stream.update() == stream.update() == "hat "
+    stream = TextStream(tokenizer, SamplingParams())
+    ids = tokenizer("hat ")["input_ids"]
+    assert stream.update(ids, finished=False) == stream.update(ids, finished=False) == "hat "
+    ids += tokenizer("日")["input_ids"][:-1]
+    assert stream.update(ids, finished=False) == stream.update(ids, finished=False) == "hat "
 
 
 def test_special_tokens_are_left_out_or_kept(tokenizer: Any) -> None:
@@ -222,6 +239,29 @@ def test_prompts_may_be_text_or_ids_one_or_many(tokenizer: Any) -> None:
     texts = [[result.outputs[0].text for result in answer] for answer in answers]
     assert all(len(text) == 1 and text == texts[0] for text in texts)
     assert [result.outputs[0].text for result in mixed] == texts[0] * 2
+
+
+@pytest.mark.parametrize(("count", "kept"), [(None, 60), (3, 3), (60, 60), (100, 60), (-1, 31)])
+def test_a_prompt_is_cut_to_its_last_ids_if_asked(count: int | None, kept: int, tokenizer: Any) -> None:
+    model = tiny_target("llama", vocab_size=len(tokenizer), eos_token_id=None)
+    ids, length = tokenizer("the cat sat on the mat " * 12)["input_ids"][:60], 32 if count == -1 else 256
+    params = SamplingParams(temperature=0.0, max_tokens=4, truncate_prompt_tokens=count)
+    with LLM(hf_model=model, tokenizer=tokenizer, max_model_len=length) as llm:
+        (cut,) = llm.generate([ids], params)
+        (given,) = llm.generate([ids[-kept:]], SamplingParams(temperature=0.0, max_tokens=4))
+        assert cut.prompt_token_ids == ids[-kept:]
+        assert cut.outputs[0].token_ids == given.outputs[0].token_ids
+        texts = llm.generate(["the cat sat", ids[:9]], [params, SamplingParams(max_tokens=1)])
+    assert texts[0].prompt == "the cat sat"
+    assert texts[0].prompt_token_ids == tokenizer("the cat sat")["input_ids"][-kept:]
+    assert texts[1].prompt_token_ids == ids[:9], "each prompt by its own parameters"
+
+
+def test_a_prompt_that_is_too_long_even_when_cut_is_refused(tokenizer: Any) -> None:
+    model = tiny_target("llama", vocab_size=len(tokenizer), eos_token_id=None)
+    with LLM(hf_model=model, tokenizer=tokenizer, max_model_len=16) as llm:
+        with pytest.raises(RequestError, match="has 20 ids"):
+            llm.generate([[5] * 40], SamplingParams(truncate_prompt_tokens=20))
 
 
 def test_chat_goes_through_the_template_with_its_special_tokens(tokenizer: Any) -> None:

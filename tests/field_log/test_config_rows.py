@@ -1,14 +1,23 @@
-"""Field log 1G, switching off: at k = 0 nothing of speculation runs, and coming back costs no acceptance."""
+"""Field log 1G: k fits the drafter's modules; at k = 0 nothing of speculation runs, and coming back costs nothing."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+import pytest
 from runs import ids_of, params, prompts, run, target
 
 from specdec import hookimpl
+from specdec.catalog import Catalog
+from specdec.errors import ConfigError, ConfigWarning
+from specdec.loader import Registry
+from specdec.resolve import resolve
+from specdec.sources import Default, TargetInfo
 from specdec.testing.recording import RecordingProposer
-from specdec.testing.stubs import Fixed, Perfect, stub_plugin
+from specdec.testing.stubs import Fixed, Null, Perfect, stub_plugin
+from specdec.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 from specdec_plugin_verifiers.coupled import Coupled
 
@@ -23,9 +32,60 @@ class CountingVerifier:
     def specdec_make_verifier(self) -> CountingVerifier:
         return self
 
-    def verify(self, draft: Any, logits: Any, noise: Any, target_draws: Any) -> Any:
+    def verify(self, draft: Any, logits: Any, noise: Any, target_draws: Any, greedy: Any) -> Any:
         self.calls += 1
-        return Coupled().verify(draft, logits, noise, target_draws)
+        return Coupled().verify(draft, logits, noise, target_draws, greedy)
+
+
+class Heads:
+    """A method whose checkpoint says how many tokens its modules make, and which may use them again."""
+
+    def __init__(self, *, reusable: bool) -> None:
+        self.reusable = reusable
+
+    @hookimpl
+    def specdec_method_traits(self, draft: Any) -> MethodTraits:
+        n = draft.hf_config["num_nextn_predict_layers"]
+        return MethodTraits(weights="own", n_predict=n, max_tokens=None if self.reusable else n)
+
+    @hookimpl
+    def specdec_method_defaults(self, draft: Any) -> list[Default]:
+        n = draft.hf_config["num_nextn_predict_layers"]
+        return [Default(key="num_speculative_tokens", value=n, reason="num_nextn_predict_layers")]
+
+    @hookimpl
+    def specdec_make_proposer(self) -> Null:
+        return Null()
+
+
+def heads(folder: Path, n: int, *, k: int | None = None, reusable: bool = False) -> int:
+    """Resolve a configuration for a checkpoint of n modules and for k tokens; return the k that comes out."""
+    (folder / "config.json").write_text(json.dumps({"num_nextn_predict_layers": n}))
+    config = {"method": "heads", "model": str(folder), "num_speculative_tokens": k}
+    registry = Registry(Catalog.discover().with_local({"heads": Heads(reusable=reusable)}))
+    info = TargetInfo.from_config(None, target("llama").config.to_dict())
+    return resolve(config, info, registry).num_speculative_tokens
+
+
+def test_k_is_what_the_checkpoint_proposes_if_it_is_left_out_row_71(tmp_path: Path) -> None:
+    assert heads(tmp_path, 1) == 1
+    assert heads(tmp_path, 3) == 3
+    assert heads(tmp_path, 3, k=2) == 2
+
+
+def test_k_above_n_predict_is_refused_with_n_predict_row_72(tmp_path: Path) -> None:
+    said = r"num_speculative_tokens: 4 given, and heads drafts at most 3 \(its n_predict\) here \(give at most 3\)"
+    with pytest.raises(ConfigError, match=said):
+        heads(tmp_path, 3, k=4)
+
+
+def test_a_module_is_used_again_only_if_the_method_says_so_and_never_quietly_row_73(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"at most 1 \(its n_predict\)"):
+        heads(tmp_path, 1, k=3)
+    with pytest.warns(ConfigWarning, match="3 is above the n_predict of heads, 1: its modules are used 3 times"):
+        assert heads(tmp_path, 1, k=3, reusable=True) == 3
+    with pytest.raises(ConfigError, match=r"takes only multiples of 2 \(give 2 or 4\)"):
+        heads(tmp_path, 2, k=3, reusable=True)
 
 
 def test_switched_off_by_batch_size_calls_neither_proposer_nor_verifier_row_76() -> None:
@@ -68,7 +128,7 @@ def test_a_schedule_switches_between_sizes_without_work_in_between_row_78() -> N
     sampling = [SamplingParams(temperature=0.0, max_tokens=6 + 3 * i, ignore_eos=True) for i in range(8)]
     plain = run(model, texts, sampling)
     stub, verifier = RecordingProposer("none", hidden=False, inner=Fixed([7, 7, 7])), CountingVerifier()
-    config = {"num_speculative_tokens_per_batch_size": [[1, 4, 2], [5, 512, 0]], "rejection_sample_method": "counting"}
+    config = {"num_speculative_tokens_per_batch_size": {"1-4": 2, "5-512": 0}, "rejection_sample_method": "counting"}
     spec = run(model, texts, sampling, stub, k=3, config=config, plugins={"counting": verifier})
     assert ids_of(spec) == ids_of(plain)
     assert stub.calls > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from specdec.testing.stubs import Fixed, Garbage, Perfect, Soft, Stub, stub_plug
 from specdec.testing.table import random_table, table_target
 from specdec.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
-from specdec_engine.compare import diagnose, first_difference
+from specdec_engine.compare import first_difference
 from specdec_plugin_verifiers.coupled import Coupled
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
@@ -87,10 +87,10 @@ class Watching:
         self.wrong: list[str] = []
         self.table: Any = None
 
-    def verify(self, draft: Any, logits: Any, noise: Any, target_draws: Any) -> Any:
+    def verify(self, draft: Any, logits: Any, noise: Any, target_draws: Any, greedy: Any) -> Any:
         self.calls += 1
         logits_kept, draws_kept, tokens_kept = logits.clone(), target_draws.clone(), draft.tokens.copy()
-        verdict = self.inner.verify(draft, logits, noise, target_draws)
+        verdict = self.inner.verify(draft, logits, noise, target_draws, greedy)
         same = torch.equal(logits, logits_kept) and torch.equal(target_draws, draws_kept)
         if not same or not np.array_equal(draft.tokens, tokens_kept):
             self.wrong.append("inputs were written to")
@@ -132,19 +132,25 @@ def test_a_verifier_writes_to_none_of_its_inputs_row_3() -> None:
     assert_follows(transitions(results, 4), table)
 
 
-def test_drafts_are_scored_with_the_requests_own_temperature_row_4() -> None:
+@pytest.mark.parametrize(("verifier", "drafts"), [("coupled", [3, 3]), ("standard", [1, 3])])
+def test_drafts_are_scored_with_the_requests_own_temperature_and_nucleus_row_4(
+    verifier: str, drafts: list[int]
+) -> None:
+    """At temperature 0.7 the nucleus of 0.5 is {0, 1}: ids outside never appear, and the others follow their law."""
     table = np.tile([0.4, 0.3, 0.2, 0.1], (4, 1))
-    params = SamplingParams(temperature=0.7, seed=4, n=1000, max_tokens=50)
-    results = run(fast(table), [[0]], params, Fixed([3, 3]), k=2, max_num_seqs=1000)
-    law = table ** (1 / 0.7)
+    params = SamplingParams(temperature=0.7, top_p=0.5, seed=4, n=1000, max_tokens=50)
+    config = {"rejection_sample_method": verifier}
+    results = run(fast(table), [[0]], params, Fixed(drafts), k=2, config=config, max_num_seqs=1000)
     counts = transitions(results, 4)
     assert counts.sum() == 50_000
-    assert_follows(counts, law / law.sum(axis=1, keepdims=True))
+    law = np.array([0.4, 0.3, 0.0, 0.0]) ** (1 / 0.7)
+    assert_follows(counts.sum(axis=0), law / law.sum())
 
 
 def test_greedy_and_sampled_rows_share_a_batch_row_5() -> None:
     model, texts = target("llama"), prompts((9, 20, 14))
-    params = [SamplingParams(temperature=t, seed=5, max_tokens=24, ignore_eos=True) for t in (0.0, 0.8, 0.0)]
+    more = {"seed": 5, "max_tokens": 24, "ignore_eos": True, "top_p": 0.9, "top_k": 30}
+    params = [SamplingParams(temperature=t, **more) for t in (0.0, 0.8, 0.0)]
     plain = run(model, texts, params)
     perfect = Perfect.of_run(texts, plain)
     config = {"method": "stub", "num_speculative_tokens": 2}
@@ -233,8 +239,8 @@ def test_laws_travel_with_their_drafts_through_preemption_rows_9_and_10() -> Non
 def test_temperature_zero_is_greedy_whatever_the_seed_row_12() -> None:
     model, texts = target("llama"), prompts((9, 20))
     answers = []
-    for seed in (1, 1, 2, None):
-        params = SamplingParams(temperature=0.0, seed=seed, max_tokens=20, ignore_eos=True)
+    for seed, top_p in ((1, 0.9), (1, 0.9), (2, 1.0), (None, 0.01)):
+        params = SamplingParams(temperature=0.0, top_p=top_p, seed=seed, max_tokens=20, ignore_eos=True)
         answers += [ids_of(run(model, texts, params)), ids_of(run(model, texts, params, Garbage(128)))]
     assert all(answer == answers[0] for answer in answers)
 
@@ -256,6 +262,11 @@ def test_float32_is_identical_and_a_difference_comes_with_index_and_margin_row_1
                 assert found.margin <= found.noise
 
 
+def saying(result: Any, ids: list[int]) -> Any:
+    """The same result with another text."""
+    return replace(result, outputs=[replace(result.outputs[0], token_ids=ids)])
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_wrong_token_is_called_a_fault_with_its_margin_row_13(temperature: float) -> None:
     text, params = prompts((40,)), SamplingParams(temperature=temperature, seed=2, max_tokens=20, ignore_eos=True)
@@ -264,12 +275,12 @@ def test_a_wrong_token_is_called_a_fault_with_its_margin_row_13(temperature: flo
         ids = plain.outputs[0].token_ids
         assert llm.compare(plain, plain, params) is None
         wrong = [*ids[:7], (ids[7] + 1) % 128, *ids[8:]]
-        found = diagnose(llm._target, plain.prompt_token_ids, ids, wrong, params, 2)
+        found = llm.compare(plain, saying(plain, wrong), params)
         assert found is not None
         assert (found.index, found.plain, found.other, found.verdict) == (7, ids[7], wrong[7], "fault")
         assert found.margin > found.noise >= 0
         assert f"index 7 ({ids[7]} against {wrong[7]})" in str(found)
-        short = diagnose(llm._target, plain.prompt_token_ids, ids, ids[:5], params, 2)
+        short = llm.compare(plain, saying(plain, ids[:5]), params)
         assert short is not None
         assert (short.index, short.other) == (5, None)
         assert ids_of(llm.generate(text, params)) == [[ids]], "the engine serves on"
@@ -288,7 +299,7 @@ def test_a_token_that_ties_with_the_plain_one_is_called_rounding_row_13(dtype: t
         (plain,) = llm.generate(text, params)
         assert plain.outputs[0].token_ids[0] == said[0]
         other = [twin, *plain.outputs[0].token_ids[1:]]
-        found = diagnose(llm._target, plain.prompt_token_ids, plain.outputs[0].token_ids, other, params, 0)
+        found = llm.compare(plain, saying(plain, other), params)
     assert found is not None
     assert (found.index, found.verdict) == (0, "rounding")
     assert 0 <= found.margin <= found.noise
@@ -306,7 +317,8 @@ def test_emitting_the_targets_own_draw_is_exact_and_a_second_draw_is_not_row_15(
     lengths = [1] * n
     both = torch.stack([draws, draws], 1).reshape(-1)  # the second row of each chain does not matter here
     noise = Noise(np.repeat(keys, 2), np.tile(np.array([5, 6], np.int32), n), np.zeros(2 * n, np.int32))
-    verdict = Coupled().verify(Draft(lengths, drafted), probs.repeat_interleave(2, 0).log(), noise, both)
+    sampled = np.zeros(n, np.bool_)
+    verdict = Coupled().verify(Draft(lengths, drafted), probs.repeat_interleave(2, 0).log(), noise, both, sampled)
     firsts = verdict.emitted[np.cumsum(verdict.accepted + 1) - verdict.accepted - 1]
     assert_follows(np.bincount(firsts, minlength=3), P[0])
     second = race_reference(probs, place, Purpose.RESIDUAL).numpy()

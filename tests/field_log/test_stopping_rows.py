@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from runs import ids_of, run, target
+from words import tiny_tokenizer
 
-from specdec.testing.stubs import Fixed
+from specdec.testing.stubs import Fixed, Perfect
 from specdec.testing.table import table_target
 from specdec.testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
@@ -17,6 +18,24 @@ from specdec_engine import LLM, SamplingParams
 def ngram(k: int, low: int = 1, high: int = 2, **more: Any) -> dict[str, Any]:
     config = {"method": "ngram", "num_speculative_tokens": k, "prompt_lookup_min": low, "prompt_lookup_max": high}
     return {**config, **more}
+
+
+def test_a_known_continuation_past_a_stop_text_ends_at_it_row_25() -> None:
+    """The drafter has seen the text before, with all that came after the stop text."""
+    tokenizer = tiny_tokenizer()
+    model = tiny_target("llama", vocab_size=len(tokenizer), eos_token_id=None)
+    prompts = [tokenizer(text)["input_ids"] for text in ("the cat", "a hat")]
+    seen = run(model, prompts, SamplingParams(temperature=0.0, max_tokens=60), tokenizer=tokenizer)
+    stops = [result.outputs[0].text[12:16] for result in seen]
+    params = SamplingParams(temperature=0.0, max_tokens=60, stop=stops)
+    plain = run(model, prompts, params, tokenizer=tokenizer)
+    spec = run(model, prompts, params, Perfect.of_run(prompts, seen), k=40, tokenizer=tokenizer)
+    for one, other, whole in zip(plain, spec, seen, strict=True):
+        assert other.outputs[0] == one.outputs[0]
+        assert (other.outputs[0].finish_reason, other.outputs[0].stop_reason in stops) == ("stop", True)
+        assert len(other.outputs[0].token_ids) < len(whole.outputs[0].token_ids)
+        assert not any(stop in other.outputs[0].text for stop in stops)
+        assert other.metrics.accepted > other.metrics.accepted_kept
 
 
 def test_lookup_runs_where_no_end_of_text_is_known_row_28() -> None:

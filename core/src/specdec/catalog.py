@@ -108,6 +108,12 @@ class Catalog:
         """Return the names of a kind that can be used, sorted."""
         return tuple(sorted({record.name for record in self.of_kind(kind) if record.status in ("ok", "conflict")}))
 
+    def knows(self, kind: Kind, name: str) -> bool:
+        """Say whether something of that kind has the name, or had it: an alias is of the kind of what it leads to."""
+        names = {record.name for record in self.of_kind(kind)}
+        old = {_alias_target(record.value) for record in self.of_kind("alias") if record.name == name}
+        return name in names or bool(names & old)
+
     def find(self, kind: Kind, name: str) -> Record:
         """Return the usable record of that kind and name; `distribution:name` settles a conflict.
 

@@ -18,10 +18,11 @@ MAX_HEADER: Final = 100_000_000
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?\Z")
 
 
-def locate(model: str, patterns: Sequence[str] | None = None) -> Path:
+def locate(model: str, patterns: Sequence[str] | None = None, revision: str | None = None) -> Path:
     """Return the local path that a name stands for, fetching a hub id that is no local path (only files of `patterns`).
 
-    Raises ConfigError for what is neither a file, nor a folder, nor to be had from the hub.
+    `revision` is the branch, tag or commit of a hub id, None for its main branch; a local path has none. Raises
+    ConfigError for what is neither a file, nor a folder, nor to be had from the hub.
     """
     path = Path(model).expanduser()
     if path.exists():
@@ -34,11 +35,13 @@ def locate(model: str, patterns: Sequence[str] | None = None) -> Path:
     except ImportError as error:
         message = f"there is no folder {model!r}; to fetch it from the hub: pip install huggingface_hub"
         raise ConfigError(message) from error
+    at: dict[str, Any] = {} if revision is None else {"revision": revision}
     try:
-        return Path(snapshot_download(model, allow_patterns=None if patterns is None else list(patterns)))
+        return Path(snapshot_download(model, allow_patterns=None if patterns is None else list(patterns), **at))
     except Exception as error:  # the hub's client raises a dozen classes for offline, gated, missing, malformed
         cause = str(error).partition("\n")[0]
-        message = f"{model!r} is neither a folder here nor to be had from the hub ({type(error).__name__}: {cause})"
+        what = repr(model) if revision is None else f"{model!r} at revision {revision!r}"
+        message = f"{what} is neither a folder here nor to be had from the hub ({type(error).__name__}: {cause})"
         raise ConfigError(message) from error
 
 

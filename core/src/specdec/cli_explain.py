@@ -19,9 +19,8 @@ from specdec.sources import DraftSource, TargetInfo
 def explain(catalog: Catalog, model: str, config: str, max_model_len: int | None, as_json: bool) -> None:
     """Print what `resolve` decides and why; raises what it raises."""
     registry = Registry(catalog)
-    read = SpeculativeConfig.parse(config)
-    target, read, first = _target(registry, model, read, max_model_len)
-    resolved = resolve(read, target, registry)
+    target, wanted, first = _target(registry, model, config, max_model_len)
+    resolved = resolve(wanted, target, registry)
     decisions = (*first, *resolved.decisions)
     if as_json:
         data = {**resolved.as_json(), "target": target.model, "decisions": [asdict(each) for each in decisions]}
@@ -31,9 +30,9 @@ def explain(catalog: Catalog, model: str, config: str, max_model_len: int | None
 
 
 def _target(
-    registry: Registry, model: str, config: SpeculativeConfig, max_model_len: int | None
-) -> tuple[TargetInfo, SpeculativeConfig, tuple[Decision, ...]]:
-    """Return the target, or the one that a draft checkpoint given as the model stands for."""
+    registry: Registry, model: str, config: str, max_model_len: int | None
+) -> tuple[TargetInfo, Any, tuple[Decision, ...]]:
+    """Return the target and the configuration, or those that a draft checkpoint given as the model stands for."""
     try:
         return TargetInfo.from_folder(model, max_model_len), config, ()
     except TargetError:
@@ -43,7 +42,7 @@ def _target(
             swap = None
         if swap is None:
             raise
-    merged = SpeculativeConfig.parse({**config.as_json(), **swap.speculative_config})
+    merged = SpeculativeConfig.parse({**SpeculativeConfig.parse(config).as_json(), **swap.speculative_config})
     decision = Decision("target", swap.model, swap.reason)
     return TargetInfo.from_folder(swap.model, max_model_len), merged, (decision,)
 
@@ -54,15 +53,27 @@ def _print(resolved: ResolvedConfig, target: TargetInfo, decisions: tuple[Decisi
         ("target", f"{target.model}: {target.num_layers} layers, {target.max_model_len} positions"),
         ("method", f"{resolved.method} ({resolved.record.distribution} {resolved.record.version})"),
         ("num_speculative_tokens", resolved.num_speculative_tokens),
-        ("max_model_len", resolved.max_model_len or "no limit of its own"),
+        ("draft", _draft(resolved)),
+        ("max_model_len", resolved.max_model_len),
+        ("draft devices", resolved.draft_tensor_parallel_size),
+        ("lookahead slots", resolved.num_lookahead_slots),
         ("verifier", f"{resolved.verifier} ({verifier.distribution} {verifier.version})"),
         ("lossless", "yes" if resolved.lossless else "no: the verifier changes the target's law"),
         ("options", _pairs(resolved.options.model_dump(mode="json"))),
         ("traits", _pairs(asdict(resolved.traits))),
+        ("hash", resolved.compute_hash()),
     ]
     print_table(("what", "is"), facts)
     print()
     print_table(("decision", "value", "reason"), ((each.key, each.value, each.reason) for each in decisions))
+
+
+def _draft(resolved: ResolvedConfig) -> str:
+    """Return where the weights of the drafter are from."""
+    if resolved.draft is None:
+        return "inside the target" if resolved.traits.weights == "target" else "no checkpoint"
+    at = f" at revision {resolved.draft.revision}" if resolved.draft.revision else ""
+    return f"{resolved.draft.model}{at}"
 
 
 def _pairs(data: dict[str, Any]) -> str:

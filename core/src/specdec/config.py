@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from specdec.batch_ranges import BatchRange, read_ranges
 from specdec.config_input import load_mapping, spell_keys
 from specdec.errors import ConfigError
+from specdec.fingerprint import fingerprint
 from specdec.options import MethodOptions, RequestOptions, request_options, validate
 from specdec.sources import DraftSource, Problem
 from specdec.traits import MethodTraits
@@ -37,52 +38,34 @@ STANDARD: Final = "standard"  # the default verifier of drafts drawn independent
 OTHER: Final = "other_keys"
 
 Count = Annotated[int, Field(strict=True, ge=1)]
-BatchRange = tuple[int, int, int]
+Name = Annotated[str, Field(min_length=1)]
 
 
 class SpeculativeConfig(BaseModel):
     """What a user asks for: the common keys, and everything else untouched in `other_keys`.
 
-    Keys are those of vLLM's `--speculative-config`; dashes in them count as underscores. Keys that are not common
-    belong to the method, the verifier or the controller, and are validated by `specdec.resolve`.
+    Keys are those of vLLM's `--speculative-config`; dashes in them count as underscores. What each common key means is
+    said in `specdec.key_table`. Other keys belong to the method, the verifier or the controller, or are old names; they
+    stay as they were given until `specdec.resolve` settles them. None and null count as left out.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: str | None = Field(
-        default=None, min_length=1, description="Name of the method; may be left out if `model` tells it."
-    )
-    model: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Draft checkpoint: a folder, a file or a hub id; or the name of a method.",
-    )
-    num_speculative_tokens: Count | None = Field(
-        default=None, description="The most tokens drafted for a request in a step."
-    )
-    max_model_len: Count | None = Field(default=None, description="No draft stands at this position or beyond.")
-    rejection_sample_method: str | None = Field(default=None, min_length=1, description="Name of the verifier.")
-    draft_sample_method: Literal["greedy", "probabilistic"] | None = Field(
-        default=None, description="Whether drafts are the drafter's most likely tokens, or are drawn from its law."
-    )
-    num_speculative_tokens_per_batch_size: tuple[BatchRange, ...] | None = Field(
-        default=None,
-        description="Ranges [start, end, K] of batch sizes (inclusive) with the most tokens drafted for each.",
-    )
-    disable_by_batch_size: Annotated[int, Field(strict=True, ge=2)] | None = Field(
-        default=None, description="No drafting while more requests than this are running."
-    )
-    max_step_tokens: Count | None = Field(
-        default=None, description="The most tokens drafted in one step over all requests."
-    )
-    controller: str | None = Field(
-        default=None, min_length=1, description="Name of the extension that chooses how many tokens to draft."
-    )
-    observers: tuple[str, ...] = Field(default=(), description="Names of extensions that are told what happens.")
-    kernels: tuple[str, ...] = Field(default=(), description="Further distributions whose kernels may be used.")
-    other_keys: Mapping[str, Any] = Field(
-        default_factory=dict, description="Keys of the method, the verifier and the controller, as given."
-    )
+    method: Name | None = None
+    model: Name | None = None
+    revision: Name | None = None
+    num_speculative_tokens: Count | None = None
+    max_model_len: Count | None = None
+    draft_tensor_parallel_size: Count | None = None
+    rejection_sample_method: Name | None = None
+    draft_sample_method: Literal["greedy", "probabilistic"] | None = None
+    num_speculative_tokens_per_batch_size: tuple[BatchRange, ...] | None = None
+    disable_by_batch_size: Annotated[int, Field(strict=True, ge=2)] | None = None
+    max_step_tokens: Count | None = None
+    controller: Name | None = None
+    observers: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    other_keys: Mapping[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -91,7 +74,7 @@ class SpeculativeConfig(BaseModel):
         if not isinstance(values, Mapping):
             return values
         spelled = spell_keys(values)
-        common = {key: value for key, value in spelled.items() if key in COMMON_KEYS}
+        common = {key: value for key, value in spelled.items() if key in COMMON_KEYS and value is not None}
         other = {key: value for key, value in spelled.items() if key not in COMMON_KEYS and key != OTHER}
         return {**common, OTHER: {**(spelled.get(OTHER) or {}), **other}}
 
@@ -99,7 +82,7 @@ class SpeculativeConfig(BaseModel):
     @classmethod
     def _check_ranges(cls, value: Any) -> Any:
         """Check and sort the ranges: whole numbers, no overlap, the smallest start 1."""
-        return None if value is None else _sorted_ranges(value)
+        return None if value is None else read_ranges(value)
 
     @classmethod
     def parse(cls, value: Any) -> SpeculativeConfig:
@@ -149,15 +132,20 @@ class ResolvedConfig:
 
     method                  name of the method
     record, plugin          where it comes from; what was loaded
-    config                  the configuration, defaults of the method filled in
+    config                  the configuration, old names replaced and defaults of the method filled in
     options                 the method's own keys
     traits                  what the method needs and gives
     draft                   its checkpoint, None if it has none of its own
     num_speculative_tokens  k
-    max_model_len           drafts stand below this position; None where the configuration sets no limit of its own
+    max_model_len           drafts stand below this position; at most the target's own limit
+    draft_tensor_parallel_size  over how many devices the drafter is spread: 1, or as many as the target
+    num_lookahead_slots     positions beyond the newest id that a host with one cache for both keeps free for the
+                            drafter of a request (vLLM's num_lookahead_tokens)
+    extra_slots             input rows that drafting adds for each request to those that the target committed
     verifier...             name, record, plugin, own keys; `verifier_lossy`: it changes the target's law
     controller...           name, plugin, own keys; None without a controller
     observers               extensions that are told what happens
+    host_keys               keys that the host told `resolve` it acts on, as they were given
     decisions               what was settled, in order, with reasons
     """
 
@@ -169,7 +157,10 @@ class ResolvedConfig:
     traits: MethodTraits
     draft: DraftSource | None
     num_speculative_tokens: int
-    max_model_len: int | None
+    max_model_len: int
+    draft_tensor_parallel_size: int
+    num_lookahead_slots: int
+    extra_slots: int
     verifier: str
     verifier_record: Record
     verifier_plugin: LoadedPlugin
@@ -179,12 +170,37 @@ class ResolvedConfig:
     controller_plugin: LoadedPlugin | None = None
     controller_options: MethodOptions | None = None
     observers: tuple[LoadedPlugin, ...] = ()
+    host_keys: Mapping[str, Any] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
 
     @cached_property
     def lossless(self) -> bool:
         """Whether the output law is the target's."""
         return not self.verifier_lossy
+
+    def compute_hash(self) -> str:
+        """Return a text that changes with everything that shapes the forwards of target and drafter.
+
+        It is the same in every process, whatever the order of keys, so it can name a cache of compiled graphs. What
+        enters: the method, its distribution and version; k, `max_model_len`, `draft_tensor_parallel_size`,
+        `num_lookahead_slots`, `extra_slots`; the method's options; all traits; `draft_sample_method`; `kernels`; the
+        keys that the host acts on; the draft's config.json as the method reads it. What does not: weights and where
+        they lie, verifier, controller, observers, and limits that only make drafts shorter, as these run between
+        forwards.
+        """
+        return fingerprint(
+            {
+                "method": [self.method, self.record.distribution, self.record.version],
+                "sizes": [self.num_speculative_tokens, self.max_model_len, self.draft_tensor_parallel_size],
+                "slots": [self.num_lookahead_slots, self.extra_slots],
+                "options": self.options.model_dump(),
+                "traits": asdict(self.traits),
+                "draft_sample_method": self.config.draft_sample_method,
+                "kernels": sorted(self.config.kernels),
+                "host_keys": self.host_keys,
+                "draft": None if self.draft is None else self.draft.hf_config,
+            }
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data for people, logs and observers."""
@@ -198,12 +214,18 @@ class ResolvedConfig:
             "num_speculative_tokens": self.num_speculative_tokens,
             "max_model_len": self.max_model_len,
             "draft": None if self.draft is None else self.draft.model,
+            "revision": None if self.draft is None else self.draft.revision,
+            "draft_tensor_parallel_size": self.draft_tensor_parallel_size,
+            "num_lookahead_slots": self.num_lookahead_slots,
+            "extra_slots": self.extra_slots,
             "options": self.options.model_dump(mode="json"),
             "traits": asdict(self.traits),
             "verifier": {**_part_json(self.verifier_record, self.verifier_options), "lossy": self.verifier_lossy},
             "controller": controller,
             "observers": [plugin.name for plugin in self.observers],
+            "host_keys": dict(self.host_keys),
             "config": self.config.as_json(),
+            "hash": self.compute_hash(),
             "decisions": [asdict(decision) for decision in self.decisions],
         }
 
@@ -220,27 +242,3 @@ def _part_json(record: Record, options: MethodOptions) -> dict[str, Any]:
         "version": record.version,
         "options": options.model_dump(mode="json"),
     }
-
-
-def _sorted_ranges(value: Any) -> tuple[BatchRange, ...]:
-    """Return the ranges sorted by start; raises ValueError saying which range is wrong and how."""
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-        message = "expected a list of [start, end, K]"
-        raise ValueError(message)
-    ranges = sorted(_range(entry) for entry in value)
-    if ranges[0][0] != 1:
-        message = f"the smallest start must be 1, and it is {ranges[0][0]}"
-        raise ValueError(message)
-    for (start, end, _), (following, *_) in itertools.pairwise(ranges):
-        if following <= end:
-            message = f"the range {start}..{end} overlaps the one that starts at {following}"
-            raise ValueError(message)
-    return tuple(ranges)
-
-
-def _range(entry: Any) -> BatchRange:
-    whole = isinstance(entry, Sequence) and len(entry) == 3 and all(type(number) is int for number in entry)
-    if not whole or not 1 <= entry[0] <= entry[1] or entry[2] < 0:
-        message = f"expected [start, end, K], whole numbers with 1 <= start <= end and K >= 0; one range is {entry!r}"
-        raise ValueError(message)
-    return entry[0], entry[1], entry[2]

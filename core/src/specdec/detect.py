@@ -44,8 +44,10 @@ def detect(draft: DraftSource, registry: Registry) -> tuple[Record, str]:
 def swap_target(source: DraftSource, registry: Registry) -> TargetSwap | None:
     """Return the pair of target and draft that a draft checkpoint given as the model stands for, None if it is none.
 
-    Every installed proposer is asked, as in `detect`. Raises ConfigError if two answers differ.
+    Every installed proposer is asked, as in `detect`. Raises ConfigError if two answers differ, or if the source cannot
+    be read.
     """
+    _ = source.hf_config
     swaps: list[tuple[str, TargetSwap]] = []
     for plugin, own in _each_plugin(registry, []):
         answer = _ask(own, plugin, "specdec_swap_target", TargetSwap, source=source)

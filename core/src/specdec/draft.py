@@ -116,6 +116,10 @@ class BatchView:
 class Draft:
     """Drafts of n batch rows.
 
+    Siblings in a tree stand in the order in which they were made, and no child depends on one after it. A sampled child
+    was drawn from the law of its parent, either without the siblings before it or independently of them (then a
+    repeated id counts once); a point mass may depend on the siblings before it.
+
     lengths     n host ints, or None for a device drafter's fixed-width form
     tokens      flat [sum(lengths)] int32 ids; or, with lengths None, [n, width] with -1 where there is no draft
     parents     flat [sum(lengths)] int32, the index of each node's parent within its own row, -1 = the newest id;
@@ -171,6 +175,32 @@ class Draft:
         flat = np.concatenate(index) if index else np.empty(0, np.int64)
         part = {name: None if (a := getattr(self, name)) is None else a[flat] for name in _FLAT_FIELDS}
         return Draft([lengths[i] for i in rows], self.tokens[flat], q=self.q, d2t=self.d2t, **part)
+
+    def keep(self, mask: BoolArray) -> Draft:
+        """Return a host-form draft without the nodes at which `mask`, [sum(lengths)] bool, is False.
+
+        No node may stay without its parent: of a chain a beginning stays, of a tree whole paths from the newest id.
+        Parents are numbered anew; laws in `q` are shared, not copied. Raises ContractError for another mask.
+        """
+        lengths = np.asarray(self.lengths, np.int64)
+        if np.shape(mask) != (int(lengths.sum()),):
+            message = f"a mask of {lengths.sum()} drafts has one entry for each, got {_shape_of(mask)}"
+            raise ContractError(message)
+        if bool(np.all(mask)):
+            return self
+        row = np.repeat(np.arange(len(lengths)), lengths)
+        start = (np.cumsum(lengths) - lengths)[row]
+        parents = np.arange(len(row)) - start - 1 if self.parents is None else self.parents
+        orphans = mask & (parents >= 0) & ~mask[start + parents]
+        if np.any(orphans):
+            message = f"draft {int(np.argmax(orphans))} was to stay without its parent"
+            raise ContractError(message)
+        before: IntArray = np.cumsum(mask, dtype=np.int32) - mask  # how many nodes before this one stay
+        part = {name: None if (a := getattr(self, name)) is None else a[mask] for name in _FLAT_FIELDS}
+        if self.parents is not None:
+            part["parents"] = np.where(parents < 0, -1, before[start + parents] - before[start])[mask]
+        left = np.bincount(row[mask], minlength=len(lengths)).tolist()
+        return Draft(left, self.tokens[mask], q=self.q, d2t=self.d2t, **part)
 
     def check(self, max_draft: Sequence[int] | IntArray, vocab_size: int, traits: MethodTraits) -> None:
         """Raise ContractError unless a host-form draft keeps the contract and its method's traits.
@@ -232,6 +262,16 @@ class Draft:
         if np.any(self.parents < -1) or np.any(self.parents >= own):
             message = "a tree node must come after its parent, which is an earlier node of its row or -1"
             raise ContractError(message)
+        if self.q_row is None:
+            return
+        lengths = np.asarray(self.lengths, np.int64)
+        family = np.repeat(np.cumsum(lengths) - lengths + np.arange(len(lengths)), lengths) + 1 + self.parents
+        soft = self.q_row >= 0
+        law = np.full(len(own) + len(lengths), -1, np.int64)
+        law[family[soft]] = self.q_row[soft]
+        if np.any(law[family[soft]] != self.q_row[soft]):
+            message = "sampled siblings of a tree must name the same row of q, the law of their parent"
+            raise ContractError(message)
 
 
 @dataclass(slots=True)
@@ -262,6 +302,7 @@ class StepStats:
     failed       the proposer's error of this step, None if it behaved
     rows         rows of the target's forward, prompt chunks and padding included
     seconds      wall time by part: "propose", "forward", "sample", "verify", "commit"
+    depths       [n] verified drafts that stand one behind the other on the longest path; None: all of them, in chains
     """
 
     request_ids: list[str]
@@ -272,3 +313,4 @@ class StepStats:
     failed: str | None = None
     rows: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
+    depths: list[int] | None = None

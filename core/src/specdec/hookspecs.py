@@ -107,8 +107,18 @@ def specdec_verifier_is_lossy(method: str) -> bool | None:
 
 
 @hookspec(firstresult=True)
+def specdec_verifier_check(
+    method: str, config: SpeculativeConfig, options: MethodOptions, traits: MethodTraits
+) -> Sequence[Problem] | None:
+    """Return everything that is wrong with this verifier for these drafts, all at once. Default: no problems.
+
+    `method` is the verifier's name, `options` are its own, `traits` are the proposer's.
+    """
+
+
+@hookspec(firstresult=True)
 def specdec_make_verifier(
-    method: str, config: ResolvedConfig, options: MethodOptions, traits: MethodTraits
+    method: str, config: ResolvedConfig, options: MethodOptions, traits: MethodTraits, registry: Registry
 ) -> Verifier | None:
     """Build the verifier; `method` is the verifier's name, `traits` are the proposer's."""
 

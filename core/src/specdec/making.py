@@ -22,6 +22,7 @@ def make_verifier(resolved: ResolvedConfig, registry: Registry) -> Verifier:
         config=resolved,
         options=resolved.verifier_options,
         traits=resolved.traits,
+        registry=registry,
     )
     return made
 

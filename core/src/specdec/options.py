@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from specdec.errors import OptionsStageError, RequestError
+from specdec.key_table import KEYS
+from specdec.keys import Old
 from specdec.sources import Problem
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ _AUTHORS: Final = "Tell the authors of the plugin."
 class MethodOptions(BaseModel):
     """Base of the models of a method's, verifier's or controller's own keys: frozen, unknown keys refused.
 
-    Every field needs a description. Field names are vLLM's names for the key where it has one.
+    Every field needs a description. Field names are vLLM's names for the key where it has one; an old name of a key
+    (`specdec.key_table`) would never be given, as it is read as today's.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -117,9 +120,12 @@ def _checked(loaded: LoadedPlugin, hook: str, model: Any, base: type[BaseModel])
     elif model.model_config.get("extra") != "forbid" or not model.model_config.get("frozen"):
         problem = f"{model.__name__} must stay frozen and must refuse unknown keys (extra='forbid')"
     else:
+        old = [name for name in keys_of(model) if base is MethodOptions and isinstance(KEYS.get(name), Old)]
         silent = [name for name, field in model.model_fields.items() if not (field.description or "").strip()]
         if silent:
             problem = f"{model.__name__} has fields without a description: {', '.join(silent)}"
+        elif old:
+            problem = f"{model.__name__} has fields named by old names, which are never given: {', '.join(old)}"
     if problem:
         raise OptionsStageError(loaded.record, problem, _AUTHORS)
     return cast("type[BaseModel]", model)

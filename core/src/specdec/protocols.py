@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specdec.draft import BatchView, Draft, FinishReason, RequestView, StepStats, Verdict
+    from specdec.draft import BatchView, BoolArray, Draft, FinishReason, RequestView, StepStats, Verdict
     from specdec.noise import Noise
 
 
@@ -34,18 +34,29 @@ class Proposer(Protocol):
 
 
 @runtime_checkable
+class MeasuresMemory(Protocol):
+    """What a proposer may offer besides: how much it holds, weights apart, for the host's log and metrics."""
+
+    def memory_bytes(self) -> int:
+        """Return the bytes of indexes and caches held now, room for growth included; called every few seconds."""
+
+
+@runtime_checkable
 class Verifier(Protocol):
     """Decides which drafts stand. Its output law must be the target's unless it is registered as lossy."""
 
-    def verify(self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None) -> Verdict:
+    def verify(
+        self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
+    ) -> Verdict:
         """Verify the drafts of n rows.
 
         draft         host form (lengths are ints, tokens flat numpy int32), checked by the host
         logits        [sum(1 + lengths), V] float32, fully processed: row by row as if it were the next token of its
                       own prefix. Row order: the newest id's row of a batch row, then its drafts in order. Read-only.
         noise         counter-based noise; index i of its arrays is logits row i
-        target_draws  [sum(1 + lengths)] int64, the id that the host's sampler drew at each row; None if the host
-                      does not draw
+        target_draws  [sum(1 + lengths)] int64, the id that the host's sampler drew at each row: by the race with
+                      Purpose.TARGET, for greedy requests the argmax. None if the host does not draw
+        greedy        [n] bool, requests that emit the most likely id at each place
         """
 
 

@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any, Final
 
 from specdec.catalog import Catalog, Record
 from specdec.config import COUPLED, STANDARD, ResolvedConfig, SpeculativeConfig
+from specdec.deriving import (
+    K,
+    check_k,
+    note_limits,
+    settle_max_model_len,
+    settle_revision,
+    settle_slots,
+    settle_tensor_parallel,
+)
 from specdec.detect import detect, swap_target
 from specdec.errors import CheckStageError, ConfigError, TraitsStageError
 from specdec.loader import LoadedPlugin, Registry
+from specdec.old_keys import renew
 from specdec.options import MethodOptions, keys_of, options_model, request_options, validate
-from specdec.settling import Settling, find_controller, find_observers, method_of, settle_other_keys
+from specdec.other_keys import settle_other_keys
+from specdec.settling import Settling, find_controller, find_observers, method_of
 from specdec.sources import Default, DraftSource, Problem, TargetInfo
 from specdec.traits import MethodTraits
 
 __all__ = ["request_options", "resolve", "swap_target"]
 
 _AUTHORS: Final = "Tell the authors of the plugin."
-_K: Final = "num_speculative_tokens"
 _VERIFIER: Final = "rejection_sample_method"
 
 
-def resolve(config: Any, target: TargetInfo, registry: Registry) -> ResolvedConfig:
+def resolve(config: Any, target: TargetInfo, registry: Registry, host_keys: Iterable[str] = ()) -> ResolvedConfig:
     """Settle a configuration, in any form that `SpeculativeConfig.parse` reads, for a target.
 
     A method that is named is loaded alone; without one, `model` may be the name of a method, and otherwise every
-    proposer is asked what the checkpoint is. A path is never evidence. Raises ConfigError listing everything that is
-    wrong at once (UnknownNameError and ConflictError are of that class), or the PluginError of a plugin that failed,
-    its cause chained. Nothing stays loaded in the registry but what was selected.
+    proposer is asked what the checkpoint is. A path is never evidence. `host_keys` are keys, none of them common, that
+    the host acts on itself; their values are in `ResolvedConfig.host_keys` as they were given. Raises ConfigError
+    listing everything that is wrong at once (UnknownNameError and ConflictError are of that class), or the PluginError
+    of a plugin that failed, its cause chained. Nothing stays loaded in the registry but what was selected.
     """
     read, problems = SpeculativeConfig.read(config)
-    settling = Settling(read, target, registry, problems)
+    settling = Settling(read, target, registry, problems, host_keys)
+    renew(settling)
     plugin, draft = _method(settling)
     draft = _override(settling, plugin, draft)
     model = options_model(registry, plugin, "specdec_method_options")
@@ -40,17 +53,25 @@ def resolve(config: Any, target: TargetInfo, registry: Registry) -> ResolvedConf
     if options is not None:
         _fill_defaults(settling, plugin, options, draft)
         traits = _traits(settling, plugin, options, draft)
-        _check(settling, plugin, options, draft)
+        arguments = {"config": settling.config, "options": options, "draft": draft}
+        _note_problems(settling, plugin, "specdec_check", target=target, **arguments)
+        check_k(settling, plugin.name, traits)
         _check_traits(settling, plugin, traits, draft)
-    _check_limits(settling)
+    max_model_len = settle_max_model_len(settling, traits)
+    tensor_parallel_size = settle_tensor_parallel(settling, traits)
+    lookahead, extra_slots = settle_slots(settling, traits)
+    note_limits(settling)
     verifier = _verifier(settling, plugin, traits if options is not None else None)
     verifier_model = options_model(registry, verifier, "specdec_verifier_options") if verifier else MethodOptions
     verifier_options = _options(settling, verifier_model, verifier.name if verifier else "")
+    if options is not None and verifier is not None and verifier_options is not None:
+        arguments = {"config": settling.config, "options": verifier_options}
+        _note_problems(settling, verifier, "specdec_verifier_check", traits=traits, **arguments)
     controller = find_controller(settling)
     controller_model = options_model(registry, controller, "specdec_method_options") if controller else MethodOptions
     controller_options = _options(settling, controller_model, controller.name if controller else "")
     observers = find_observers(settling)
-    settle_other_keys(settling, plugin, verifier, (model, verifier_model, controller_model))
+    acted_on = settle_other_keys(settling, plugin, verifier, (model, verifier_model, controller_model))
     settling.finish()
     if options is None or verifier is None or verifier_options is None:
         raise AssertionError(settling.problems)  # finish() has raised
@@ -63,7 +84,10 @@ def resolve(config: Any, target: TargetInfo, registry: Registry) -> ResolvedConf
         traits=traits,
         draft=draft,
         num_speculative_tokens=settling.config.num_speculative_tokens or 0,
-        max_model_len=settling.config.max_model_len,
+        max_model_len=max_model_len,
+        draft_tensor_parallel_size=tensor_parallel_size,
+        num_lookahead_slots=lookahead,
+        extra_slots=extra_slots,
         verifier=verifier.name,
         verifier_record=verifier.record,
         verifier_plugin=verifier,
@@ -73,6 +97,7 @@ def resolve(config: Any, target: TargetInfo, registry: Registry) -> ResolvedConf
         controller_plugin=controller,
         controller_options=controller_options if controller else None,
         observers=observers,
+        host_keys=acted_on,
         decisions=tuple(settling.decisions),
     )
 
@@ -87,7 +112,7 @@ def _method(settling: Settling) -> tuple[LoadedPlugin, DraftSource | None]:
     if name is None and model is None:
         message = f'name a "method"; installed: {", ".join(catalog.names("proposer")) or "none"}'
         raise ConfigError(f"speculative_config cannot be used: it has neither method nor model; {message}")
-    draft = DraftSource(model) if model is not None and named is None else None
+    draft = DraftSource(model, revision=config.revision) if model is not None and named is None else None
     if name is not None:
         record, reason = catalog.find("proposer", name), "named by the configuration"
         if record.name != name:
@@ -102,6 +127,7 @@ def _method(settling: Settling) -> tuple[LoadedPlugin, DraftSource | None]:
     settling.decide("method", record.name, f"{reason}; {record.distribution} {record.version}")
     if named is not None and not _is_own_name(catalog, named, record):
         settling.problem("model", f"{model!r} names another method than {record.name!r}", "leave model out")
+    settle_revision(settling, draft)
     return registry.load(record), draft
 
 
@@ -148,10 +174,10 @@ def _fill_defaults(settling: Settling, plugin: LoadedPlugin, options: MethodOpti
     config = settling.config
     said = settling.call(plugin, hook, config=config, options=options, draft=draft, target=settling.target) or ()
     if config.num_speculative_tokens is not None:
-        settling.decide(_K, config.num_speculative_tokens, "given")
+        settling.decide(K, config.num_speculative_tokens, "given")
     for default in said:
         known = isinstance(default, Default) and default.key in type(config).model_fields
-        if not known or default.key in ("method", "model", "other_keys"):
+        if not known or default.key in ("method", "model", "revision", "other_keys"):
             problem = f"{hook} gave {default!r}, which is no Default of a common key"
             raise CheckStageError(plugin.record, problem, _AUTHORS)
         if getattr(settling.config, default.key) or settling.is_wrong(default.key):
@@ -161,9 +187,9 @@ def _fill_defaults(settling: Settling, plugin: LoadedPlugin, options: MethodOpti
             raise CheckStageError(plugin.record, f"{hook} gave {default!r}: {problems[0]}", _AUTHORS)
         settling.config = filled
         settling.decide(default.key, default.value, default.reason)
-    if settling.config.num_speculative_tokens is None and not settling.is_wrong(_K):
+    if settling.config.num_speculative_tokens is None and not settling.is_wrong(K):
         message = f"is required: {plugin.name} has no default for it here"
-        settling.problem(_K, message, "give the most tokens to draft in a step")
+        settling.problem(K, message, "give the most tokens to draft in a step")
 
 
 def _traits(
@@ -179,34 +205,17 @@ def _traits(
     return traits
 
 
-def _check(settling: Settling, plugin: LoadedPlugin, options: MethodOptions, draft: DraftSource | None) -> None:
-    hook = "specdec_check"
-    config, target = settling.config, settling.target
-    problems = settling.call(plugin, hook, config=config, options=options, draft=draft, target=target) or ()
+def _note_problems(settling: Settling, plugin: LoadedPlugin, hook: str, **arguments: Any) -> None:
+    """Ask a plugin what is wrong."""
+    problems = settling.call(plugin, hook, **arguments) or ()
     if not all(isinstance(problem, Problem) for problem in problems):
         raise CheckStageError(plugin.record, f"{hook} returned {problems!r}, not Problem objects", _AUTHORS)
     settling.problems.extend(problems)
 
 
-def _check_limits(settling: Settling) -> None:
-    """Check the draft's own length limit against the target's, and note the limits that the host applies."""
-    limit, most = settling.config.max_model_len, settling.target.max_model_len
-    if limit is not None and limit > most:
-        settling.problem("max_model_len", f"{limit} given, and the target's is {most}")
-    elif limit is not None:
-        settling.decide("max_model_len", limit, "given; no draft stands at this position or beyond")
-    for key in ("num_speculative_tokens_per_batch_size", "disable_by_batch_size", "max_step_tokens"):
-        value = getattr(settling.config, key)
-        if value is not None:
-            settling.decide(key, value, "given; the host cuts each step's drafts to it")
-
-
 def _check_traits(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits, draft: DraftSource | None) -> None:
     """Check the common keys against the traits."""
     config = settling.config
-    k = config.num_speculative_tokens
-    if k is not None and traits.max_tokens is not None and k > traits.max_tokens:
-        settling.problem(_K, f"{k} given, and {plugin.name} drafts at most {traits.max_tokens} here")
     law = {"greedy": "deterministic", "probabilistic": "soft"}.get(config.draft_sample_method or "")
     if law is not None and law != traits.law:
         message = f"{config.draft_sample_method!r} asks for {law} drafts, and those of {plugin.name} are {traits.law}"
@@ -220,8 +229,11 @@ def _check_traits(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits
     elif draft is not None:
         try:
             _ = draft.hf_config
+            settling.decide("model", draft.model, "given; the draft checkpoint")
         except ConfigError as error:
             settling.problem("model", str(error))
+    elif traits.weights == "target":
+        settling.decide("model", settling.target.model, "the drafter is inside the target's checkpoint")
 
 
 def _verifier(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits | None) -> LoadedPlugin | None:
@@ -242,6 +254,8 @@ def _verifier(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits | N
         message = f"{name!r} accepts a draft only if it equals the target's own draw, and {plugin.name} draws its own"
         step = f"use {STANDARD!r}, or draft_sample_method 'greedy'"
         settling.problem(_VERIFIER, message, step)
+    if record.name != name.rpartition(":")[2]:
+        reason += f", as {name!r}"
     settling.decide(_VERIFIER, record.name, f"{reason}; {record.distribution} {record.version}")
     return settling.registry.load(record)
 

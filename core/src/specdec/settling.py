@@ -1,4 +1,4 @@
-"""The state of one resolution: decisions, problems and warnings gathered, and the keys that nobody has claimed yet."""
+"""The state of one resolution: decisions, problems and warnings gathered; and what it loads by name."""
 
 from __future__ import annotations
 
@@ -6,40 +6,37 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, Final
 
-from pydantic import BaseModel
-
-from specdec.catalog import LOCAL_DISTRIBUTION, Catalog, Record
-from specdec.config import COMMON_KEYS, Decision, SpeculativeConfig, config_error
-from specdec.errors import ConfigError, ConfigWarning, PluginError, PluginWarning
+from specdec.catalog import Catalog, Record
+from specdec.config import Decision, SpeculativeConfig, config_error
+from specdec.errors import ConfigError, PluginError
 from specdec.groups import Kind
 from specdec.installed import CORE_DISTRIBUTION, normalize
 from specdec.loader import LoadedPlugin, Registry
-from specdec.options import keys_of, nearest, options_model
-from specdec.refused_keys import REFUSED_KEYS
 from specdec.sources import Problem, TargetInfo
 
 MAKE_CONTROLLER: Final = "specdec_make_controller"
 OBSERVER_HOOKS: Final = frozenset({"specdec_session_started", "specdec_step_finished", "specdec_session_finished"})
-OPTIONS_HOOKS: Final[dict[Kind, str]] = {
-    "proposer": "specdec_method_options",
-    "verifier": "specdec_verifier_options",
-}
-WORDS: Final[dict[Kind, str]] = {"proposer": "method"}
 
 
 class Settling:
     """What one call of `resolve` has found out so far."""
 
     def __init__(
-        self, config: SpeculativeConfig, target: TargetInfo, registry: Registry, problems: Iterable[Problem]
+        self,
+        config: SpeculativeConfig,
+        target: TargetInfo,
+        registry: Registry,
+        problems: Iterable[Problem] = (),
+        host_keys: Iterable[str] = (),
     ) -> None:
-        """Begin with the problems that reading the configuration showed."""
+        """Begin with the problems that reading the configuration showed; `host_keys` are those the host acts on."""
         self.config = config
         self.target: Final = target
         self.registry: Final = registry
         self.problems: Final = list(problems)
         self.decisions: Final[list[Decision]] = []
-        self.ignored: Final[list[str]] = []
+        self.host_keys: Final = frozenset(host_keys)
+        self._warnings: Final[list[tuple[str, type[Warning]]]] = []
         self._errors: Final[list[ConfigError]] = []
 
     def decide(self, key: str, value: Any, reason: str) -> None:
@@ -50,6 +47,10 @@ class Settling:
         """Note what is wrong, unless something is known to be wrong with the key already."""
         if not self.is_wrong(key):
             self.problems.append(Problem(key=key, message=message, next_step=next_step))
+
+    def warn(self, message: str, category: type[Warning]) -> None:
+        """Note a warning, which is given if nothing is wrong."""
+        self._warnings.append((message, category))
 
     def is_wrong(self, key: str) -> bool:
         """Say whether a problem is known with a common key."""
@@ -82,8 +83,8 @@ class Settling:
             raise self._errors[0]
         if self.problems:
             raise config_error(self.problems)
-        for message in self.ignored:
-            warnings.warn(message, ConfigWarning, stacklevel=4)
+        for message, category in self._warnings:
+            warnings.warn(message, category, stacklevel=4)
 
 
 def method_of(catalog: Catalog, model: str | None) -> str | None:
@@ -97,8 +98,7 @@ def method_of(catalog: Catalog, model: str | None) -> str | None:
     name = model[1:-1] if bracketed else model
     if bracketed:
         catalog.find("proposer", name)
-    known = any(record.name == name for kind in ("proposer", "alias") for record in catalog.of_kind(kind))
-    return name if known or bracketed else None
+    return name if bracketed or catalog.knows("proposer", name) else None
 
 
 def find_controller(settling: Settling) -> LoadedPlugin | None:
@@ -134,56 +134,3 @@ def find_observers(settling: Settling) -> tuple[LoadedPlugin, ...]:
         settling.registry.kernels.add(name)
         settling.decide("kernels", name, "given; its kernels may be used")
     return tuple(found)
-
-
-def settle_other_keys(
-    settling: Settling,
-    method: LoadedPlugin,
-    verifier: LoadedPlugin | None,
-    models: Iterable[type[BaseModel]],
-) -> None:
-    """Settle the keys that are neither common nor options of what was selected: harmless, foreign, refused, unknown."""
-    own = {key for model in models for key in keys_of(model)}
-    open_keys = {}
-    for key, value in settling.config.other_keys.items():
-        if key in own:
-            continue
-        refused = REFUSED_KEYS.get(key)
-        if refused is not None and refused.accepts(value):
-            settling.decide(key, value, "it asks for what happens anyway")
-        else:
-            open_keys[key] = value
-    owners = _owners(settling.registry) if open_keys else {}
-    for key in open_keys:
-        if key in owners:
-            message = f"{key} is an option of {owners[key]}, not of {method.name}: it is ignored"
-            settling.ignored.append(message)
-            settling.decide(key, None, f"ignored: an option of {owners[key]}")
-        elif key in REFUSED_KEYS:
-            settling.problem(key, REFUSED_KEYS[key].reason)
-        else:
-            _unknown(settling, key, own, method, verifier)
-
-
-def _unknown(settling: Settling, key: str, own: set[str], method: LoadedPlugin, verifier: LoadedPlugin | None) -> None:
-    close = nearest(key, (*COMMON_KEYS, *own))
-    with_verifier = f" with the verifier {verifier.name}" if verifier else ""
-    listed = f"{method.name}{with_verifier} takes {', '.join(sorted(own)) or 'no keys of its own'}"
-    settling.problem(key, "unknown key", f"did you mean {close}? {listed}" if close else listed)
-
-
-def _owners(registry: Registry) -> dict[str, str]:
-    """Return the keys of all other installed methods and verifiers, each with its owner; failures become warnings."""
-    scratch = registry.scratch()
-    owners: dict[str, str] = {}
-    for kind, hook in OPTIONS_HOOKS.items():
-        for record in registry.catalog.of_kind(kind):
-            try:
-                model = options_model(scratch, scratch.load(record), hook)
-            except PluginError as error:
-                if record.distribution != LOCAL_DISTRIBUTION:  # an unpackaged plugin need not be of every kind
-                    warnings.warn(str(error), PluginWarning, stacklevel=6)
-                continue
-            for key in keys_of(model):
-                owners.setdefault(key, f"the {WORDS.get(kind, kind)} {record.name}")
-    return owners

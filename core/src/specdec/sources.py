@@ -159,12 +159,20 @@ class DraftSource:
     Nothing is read, nor fetched, before an attribute is asked for. All attributes raise ConfigError, naming the file,
     for what cannot be read.
 
-    model  the folder, weight file or hub id, as it was given
+    model     the folder, weight file or hub id, as it was given; files are read from `path`, where they are
+    revision  branch, tag or commit of a hub id; None for its main branch, and always None for a local path
     """
 
-    def __init__(self, model: str | PathLike[str], patch: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        model: str | PathLike[str],
+        patch: Mapping[str, Any] | None = None,
+        revision: str | None = None,
+    ) -> None:
         """Name the source; `patch` replaces top-level keys of its config.json."""
         self.model: Final = fspath(model)
+        is_local = revision is not None and Path(self.model).expanduser().exists()
+        self.revision: Final = None if is_local else revision
         self._patch: Final = dict(patch or {})
 
     def __repr__(self) -> str:
@@ -173,17 +181,18 @@ class DraftSource:
 
     def patched(self, patch: Mapping[str, Any]) -> DraftSource:
         """Return the same source with top-level keys of its config.json replaced; this one stays as it is."""
-        return DraftSource(self.model, {**self._patch, **patch})
+        return DraftSource(self.model, {**self._patch, **patch}, self.revision)
 
     @cached_property
     def path(self) -> Path:
         """The local folder or file; a hub id is fetched first, unless it is a local path."""
-        return checkpoint.locate(self.model)
+        return checkpoint.locate(self.model, revision=self.revision)
 
     @cached_property
     def hf_config(self) -> Mapping[str, Any]:
         """Its config.json as plain data, read-only at the top; empty for weights that come without one."""
-        place = checkpoint.locate(self.model, JSON_FILES)  # of a hub id no weights yet: the config may be all
+        # Of a hub id no weights yet: the config may be all that is needed.
+        place = checkpoint.locate(self.model, JSON_FILES, self.revision)
         file = (place if place.is_dir() else place.parent) / CONFIG
         if file.is_file():
             config = checkpoint.read_json_object(file)
@@ -199,6 +208,11 @@ class DraftSource:
         """The config's `architectures`, empty if it has none."""
         names = self.hf_config.get("architectures")
         return tuple(str(name) for name in names) if isinstance(names, Sequence) and not isinstance(names, str) else ()
+
+    @property
+    def max_model_len(self) -> int | None:
+        """The longest context that its config names, under whatever name its family uses; None if it names none."""
+        return _figure(_language_config(self.hf_config), MAX_POSITIONS)
 
     @cached_property
     def weight_files(self) -> tuple[Path, ...]:
@@ -257,8 +271,12 @@ class TargetHandle(Protocol):
     def kv_cache_tokens(self) -> int:
         """Positions that all running requests may hold together; what a drafter's own cache is sized by."""
 
+    @property
+    def embedding_weight(self) -> Tensor:
+        """The input embedding's own rows [V, H], without what a family does to them afterwards; not to be written."""
+
     def embed(self, ids: Tensor) -> Tensor:
-        """Return the input embeddings [n, H] of ids [n]."""
+        """Return the input embeddings [n, H] of ids [n], as the target's first layer gets them."""
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Return logits [n, V] of final hidden states [n, H], with the family's softcap and logit scale."""

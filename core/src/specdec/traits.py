@@ -31,6 +31,14 @@ class MethodTraits:
     when_off       what happens to a request while speculation is off for it: "catch_up" (calls are skipped, ids
                    suffice later), "gap" (rows are dropped and a gap is reported), "retire" (the proposer gets
                    `finish(request, "aborted")` and does not see the request again).
+    n_predict      tokens that the drafter's modules (heads, MTP layers) make one after the other, each once; None where
+                   there is no such number. With `max_tokens` the same, a larger k is refused; with a larger
+                   `max_tokens` or None the modules are used again: such a k must be a multiple of n_predict, and the
+                   user is warned.
+    extra_slots    input rows that one round of drafting adds for each request to the rows that the target committed:
+                   0 for a drafter that is called once a token, k - 1 or k for one that fills in mask tokens.
+    lookahead      positions beyond the newest id for which the drafter writes keys and values. None: k for a drafter
+                   with weights, unless it asks for the "last" row only and so keeps no cache; 0 for all others.
     """
 
     shape: Shape = "chain"
@@ -44,3 +52,22 @@ class MethodTraits:
     max_tokens: int | None = None
     max_position: int | None = None
     when_off: WhenOff = "catch_up"
+    n_predict: int | None = None
+    extra_slots: int = 0
+    lookahead: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a number that cannot be meant."""
+        least = {"n_predict": 1, "extra_slots": 0, "lookahead": 0}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < low):
+                message = f"MethodTraits.{name} must be a whole number of at least {low}, got {value!r}"
+                raise ValueError(message)
+
+    def lookahead_tokens(self, k: int) -> int:
+        """Return `lookahead`, or what None means for k drafts; vLLM calls it num_lookahead_tokens."""
+        if self.lookahead is not None:
+            return self.lookahead
+        keeps_cache = self.weights != "none" and self.rows != "last"
+        return k if keeps_cache else 0

@@ -5,18 +5,24 @@ import torch
 import triton
 import triton.language as tl
 
-from specdec.nn import race_triton
-from specdec.nn.race import exponential_reference, race_reference
+from specdec.nn import noise_triton, race_triton
+from specdec.nn.race import exponential_reference, race_reference, uniform_reference
 from specdec.noise import Noise
 
 DRAWS = 4096
 
 
 @triton.jit
-def noise_of(k0, k1, c0, c1, c2, c3, out, SIZE: tl.constexpr):
+def noise_of(key, c0, position, seq_index, purpose, e, u, SIZE: tl.constexpr):
     at = tl.arange(0, SIZE)
-    words = [tl.load(word + at).to(tl.uint32) for word in (k0, k1, c0, c1, c2, c3)]
-    tl.store(out + at, race_triton._exponential(words[0], words[1], words[2], words[3], words[4], words[5]))
+    keys, ids, positions, sequences = (
+        tl.load(key + at),
+        tl.load(c0 + at),
+        tl.load(position + at),
+        tl.load(seq_index + at),
+    )
+    tl.store(e + at, noise_triton.exponential(keys, ids, positions, sequences, purpose))
+    tl.store(u + at, noise_triton.uniform(keys, ids, positions, sequences, purpose))
 
 
 def draws(rng, rows):
@@ -26,12 +32,11 @@ def draws(rng, rows):
 
 def check_noise(rng):
     noise, ids = draws(rng, DRAWS), torch.from_numpy(rng.integers(0, 2**32, DRAWS))
-    keys = torch.from_numpy(noise.keys.view(np.int64))
-    position, seq = torch.from_numpy(noise.positions).long(), torch.from_numpy(noise.seq_index).long()
-    out = torch.empty(DRAWS, dtype=torch.float64)
-    purpose = torch.full_like(ids, 2)
-    noise_of[(1,)](keys & 0xFFFFFFFF, (keys >> 32) & 0xFFFFFFFF, ids, position, seq, purpose, out, SIZE=DRAWS)
-    assert torch.equal(out, exponential_reference(noise, 2, ids[:, None])[:, 0])
+    places = [noise_triton.on_device(values, ids.device) for values in (noise.positions, noise.seq_index)]
+    e, u = (torch.empty(DRAWS, dtype=torch.float64) for _ in range(2))
+    noise_of[(1,)](noise_triton.on_device(noise.keys, ids.device), ids, *places, 2, e, u, SIZE=DRAWS)
+    assert torch.equal(e, exponential_reference(noise, 2, ids[:, None])[:, 0])
+    assert torch.equal(u, uniform_reference(noise, 2, ids[:, None])[:, 0])
 
 
 def check_winners(rng):

@@ -202,14 +202,14 @@ def test_a_broken_draft_leaves_the_rows_before_it_alone(op):
 
 
 def test_how_the_work_is_cut_does_not_show():
-    import specdec.nn.attention_numba as module
+    import specdec.nn.attention_plan as module
 
     for window in (None, 290):
         case = Case(segments=((7, 900, False), (2, 300, False)), window=window)
-        reach = window or module._UNBOUNDED
+        reach = window or module.UNBOUNDED
         results = []
         for threads in (1, 2, 64):
-            plan = module._plan(case.step, reach, case.kv_heads, threads)
+            plan = module.plan(case.step, reach, case.kv_heads, threads)
             case.step.plans = {("numba", reach): plan}
             results.append((len(plan.merges), case.run(attention)[0]))
         assert results[0][0] == 0 and results[-1][0] > 0

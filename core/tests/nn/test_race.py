@@ -9,10 +9,11 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from specdec.nn.race import exponential_reference, philox_word, race_reference
-from specdec.noise import LN2, LOG_COEFFICIENTS, SQRT2, Noise, exponential, philox
+from specdec.nn.race import exponential_reference, philox_word, race_reference, uniform_reference
+from specdec.noise import LN2, LOG_COEFFICIENTS, SQRT2, Noise, exponential, philox, uniform
 
 numba = pytest.importorskip("numba")
+noise_numba = pytest.importorskip("specdec.nn.noise_numba")
 race_numba = pytest.importorskip("specdec.nn.race_numba")
 
 OPS = {"reference": race_reference, "numba": race_numba.race}
@@ -36,16 +37,12 @@ def draws(rng, rows):
 
 @numba.njit
 def noise_of(keys, positions, seq_index, purpose, ids):
-    out = np.empty(len(ids), np.float64)
+    out = np.empty((2, len(ids)), np.float64)
     for n in range(len(ids)):
-        out[n] = race_numba._exponential(
-            keys[n] & np.uint64(0xFFFFFFFF),
-            keys[n] >> np.uint64(32),
-            np.uint64(ids[n]),
-            np.uint64(positions[n]),
-            np.uint64(seq_index[n]),
-            np.uint64(purpose),
-        )
+        k0, k1 = keys[n] & np.uint64(0xFFFFFFFF), keys[n] >> np.uint64(32)
+        c0, c1, c2, c3 = np.uint64(ids[n]), np.uint64(positions[n]), np.uint64(seq_index[n]), np.uint64(purpose)
+        out[0, n] = noise_numba.exponential(k0, k1, c0, c1, c2, c3)
+        out[1, n] = noise_numba.uniform(k0, k1, c0, c1, c2, c3)
     return out
 
 
@@ -64,10 +61,12 @@ def test_noise_is_bit_equal_to_the_definition(backend):
     if backend == "numba":
         got = noise_of(noise.keys, noise.positions, noise.seq_index, 3, ids)
     else:
-        got = exponential_reference(noise, 3, torch.from_numpy(ids)[:, None])[:, 0].numpy()
-    columns = zip(noise.keys, noise.positions, noise.seq_index, ids, strict=True)
-    want = [exponential(int(key), int(position), int(seq), 3, int(token)) for key, position, seq, token in columns]
-    assert got.tolist() == want
+        own = torch.from_numpy(ids)[:, None]
+        got = torch.cat([exponential_reference(noise, 3, own), uniform_reference(noise, 3, own)], 1).T.numpy()
+    for row, definition in zip(got, (exponential, uniform), strict=True):
+        columns = zip(noise.keys, noise.positions, noise.seq_index, ids, strict=True)
+        want = [definition(int(key), int(position), int(seq), 3, int(token)) for key, position, seq, token in columns]
+        assert row.tolist() == want
 
 
 def test_noise_of_many_ids_is_the_noise_of_each():

@@ -150,6 +150,18 @@ def test_an_alias_to_nothing_says_so(site):
         site.catalog().find("proposer", "old")
 
 
+def test_an_alias_is_of_the_kind_of_what_it_leads_to(site):
+    site.verifiers("tight")
+    aliases = {"strict": "fake_verifiers:tight", "older": "x.plugin:alpha", "lost": "x.plugin:nothing"}
+    site.dist("aliases", {"specdec.aliases.v1": aliases})
+    site.proposer("alpha")
+    catalog = site.catalog()
+    known = {
+        kind: [n for n in ("alpha", "tight", *aliases) if catalog.knows(kind, n)] for kind in ("proposer", "verifier")
+    }
+    assert known == {"proposer": ["alpha", "older"], "verifier": ["tight", "strict"]}
+
+
 def test_an_unpackaged_plugin_is_found_as_every_kind_of_plugin_and_nothing_else(record):
     catalog = Catalog.of([]).with_local({"mine": "./mine.py"})
     for kind in ("proposer", "verifier", "extension"):

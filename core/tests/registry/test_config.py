@@ -92,6 +92,16 @@ def test_what_cannot_be_read_is_refused_with_the_place(tmp_path, monkeypatch, te
         ("num_speculative_tokens_per_batch_size", [[3, 1, 1]]),
         ("num_speculative_tokens_per_batch_size", [[1, 4, -1]]),
         ("num_speculative_tokens_per_batch_size", [[1, 4, True]]),
+        ("num_speculative_tokens_per_batch_size", {}),
+        ("num_speculative_tokens_per_batch_size", {"1-4": 2, "4-8": 1}),
+        ("num_speculative_tokens_per_batch_size", {"2-4": 2}),
+        ("num_speculative_tokens_per_batch_size", {"4-1": 2}),
+        ("num_speculative_tokens_per_batch_size", {"1-4": -1}),
+        ("num_speculative_tokens_per_batch_size", {"1-4": True}),
+        ("num_speculative_tokens_per_batch_size", {"1-": 2}),
+        ("num_speculative_tokens_per_batch_size", {"<=4": 2}),
+        ("revision", ""),
+        ("draft_tensor_parallel_size", 0),
     ],
 )
 def test_a_wrong_value_is_refused_under_its_key(key, value):
@@ -99,7 +109,7 @@ def test_a_wrong_value_is_refused_under_its_key(key, value):
         SpeculativeConfig.parse({key: value})
     (problem,) = caught.value.problems
     assert problem.key.split(".")[0] == key
-    assert repr(value) in str(problem) or repr(value[0]) in str(problem)
+    assert repr(value) in str(problem) or (isinstance(value, list) and repr(value[0]) in str(problem))
 
 
 def test_all_wrong_keys_are_told_at_once():
@@ -116,6 +126,30 @@ def test_ranges_of_batch_sizes_are_sorted_and_zero_means_off():
     ranges = [[5, 512, 0], [1, 4, 2]]
     config = SpeculativeConfig.parse({"num_speculative_tokens_per_batch_size": ranges})
     assert config.num_speculative_tokens_per_batch_size == ((1, 4, 2), (5, 512, 0))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"5-512": 0, "1-4": 2},
+        [[1, 4, 2], [5, 512, 0]],
+        [(1, 4, 2), (5, 512, 0)],
+    ],
+)
+def test_a_schedule_is_read_in_both_of_vllms_forms(tmp_path, schedule):
+    key, expected = "num_speculative_tokens_per_batch_size", ((1, 4, 2), (5, 512, 0))
+    (tmp_path / "c.json").write_text(json.dumps({key: schedule}))
+    for given in ({key: schedule}, json.dumps({key: schedule}), f"@{tmp_path / 'c.json'}"):
+        config = SpeculativeConfig.parse(given)
+        assert config.num_speculative_tokens_per_batch_size == expected
+        assert SpeculativeConfig.parse(config.as_json()) == config
+
+
+def test_a_single_batch_size_is_a_range_too_also_as_yaml_reads_it(tmp_path):
+    (tmp_path / "c.yaml").write_text("num_speculative_tokens_per_batch_size:\n  1: 3\n  2-8: 1\n  9: 0\n")
+    config = SpeculativeConfig.parse(f"@{tmp_path / 'c.yaml'}")
+    assert config.num_speculative_tokens_per_batch_size == ((1, 1, 3), (2, 8, 1), (9, 9, 0))
+    assert SpeculativeConfig(num_speculative_tokens_per_batch_size={1: 3, "2-8": 1, 9: 0}) == config
 
 
 class Options(MethodOptions):

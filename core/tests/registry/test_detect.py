@@ -172,3 +172,9 @@ def test_two_different_answers_about_the_target_are_an_error(site, checkpoint):
     site.proposer("beta", SWAPS.format(name="beta"))
     with pytest.raises(ConfigError, match="more than one pair"):
         swap_target(DraftSource(checkpoint("c", pair="big/target")), site.registry())
+
+
+def test_what_cannot_be_read_is_said_once_and_by_no_plugin(site, tmp_path):
+    site.proposer("alpha", SWAPS.format(name="alpha"))
+    with pytest.raises(ConfigError, match=r"neither config\.json nor weights"):
+        swap_target(DraftSource(tmp_path), site.registry())

@@ -10,7 +10,6 @@ from specdec.errors import (
     RequestError,
     TraitsStageError,
 )
-from specdec.refused_keys import REFUSED_KEYS
 from specdec.resolve import request_options
 
 
@@ -35,6 +34,38 @@ def test_a_key_of_another_method_is_ignored_with_a_warning_that_names_both(site,
     assert "ignored" in reasons(resolved)["depth"]
 
 
+def test_a_key_of_another_verifier_is_ignored_with_a_warning_that_names_both_verifiers(site, settle, method):
+    options = "Options" + method().partition("class Options")[2].partition("class ForRequests")[0]
+    source = f"""
+from pydantic import Field
+from specdec import hookimpl
+from specdec.config import MethodOptions
+
+class {options}
+
+@hookimpl
+def specdec_verifier_options(method):
+    return Options
+
+@hookimpl
+def specdec_make_verifier(method): ...
+"""
+    site.proposer("alpha", method().replace("return Options", "return None"))
+    site.dist("more", {"specdec.verifiers.v1": {"loose": "more_v"}}, {"more_v.py": source})
+    said = "lookup_max is an option of the verifier loose, not of the verifier coupled: it is ignored"
+    with pytest.warns(ConfigWarning, match=said):
+        settle({"method": "alpha", "num_speculative_tokens": 3, "lookup_max": 4})
+
+
+def test_an_option_that_vllm_knows_is_named_after_the_installed_plugin_that_has_it(site, settle, method):
+    site.proposer("alpha", method())
+    site.proposer("beta", method(more_fields="parallel_drafting: bool = Field(default=False, description='p')"))
+    with pytest.warns(ConfigWarning, match="parallel_drafting is an option of the method beta, not of alpha"):
+        settle({"method": "alpha", "num_speculative_tokens": 3, "parallel_drafting": True})
+    given = {"method": "beta", "num_speculative_tokens": 3, "parallel_drafting": True}
+    assert settle(given).options.parallel_drafting is True
+
+
 def test_looking_for_the_owner_of_a_key_survives_broken_plugins_and_leaves_none_loaded(site, settle, method):
     site.proposer("alpha", method())
     site.proposer("bad", "1 / 0")
@@ -44,27 +75,6 @@ def test_looking_for_the_owner_of_a_key_survives_broken_plugins_and_leaves_none_
         settle({"method": "alpha", "num_speculative_tokens": 3, "depth": 4}, registry)
     assert {each.category for each in caught} == {PluginWarning, ConfigWarning}
     assert {each.name for each in registry.loaded} == {"alpha", "coupled"}
-
-
-@pytest.mark.parametrize("key", sorted(REFUSED_KEYS))
-def test_a_key_that_nothing_acts_on_is_refused_by_name_with_a_reason(site, settle, key, problems_of, method):
-    site.proposer("alpha", method())
-    found = problems_of({"method": "alpha", "num_speculative_tokens": 3, key: "anything"})
-    assert found == {key: f"{key}: {REFUSED_KEYS[key].reason}"}
-
-
-def test_a_value_that_asks_for_what_happens_anyway_is_noted(site, settle, problems_of, method):
-    site.proposer("alpha", method())
-    given = {"quantization": None, "draft_tensor_parallel_size": 1, "parallel_drafting": False}
-    resolved = settle({"method": "alpha", "num_speculative_tokens": 3, **given})
-    assert set(given) <= set(reasons(resolved))
-    assert "enforce_eager" in problems_of({"method": "alpha", "num_speculative_tokens": 3, "enforce_eager": 1})
-
-
-def test_a_method_that_honours_such_a_key_gets_it(site, settle, method):
-    site.proposer("alpha", method(more_fields="quantization: str = Field(default='', description='q')"))
-    resolved = settle({"method": "alpha", "num_speculative_tokens": 3, "quantization": "fp8"})
-    assert resolved.options.quantization == "fp8"
 
 
 def test_everything_that_is_wrong_is_told_at_once(site, settle, problems_of, method):
@@ -99,6 +109,7 @@ def test_a_check_that_stumbles_over_a_wrong_configuration_hides_nothing(site, se
     ("parts", "old", "new", "error"),
     [
         ({"more_fields": "silent: int = 1"}, "", "", OptionsStageError),
+        ({"more_fields": "spec_tokens: int = Field(default=1, description='s')"}, "", "", OptionsStageError),
         ({}, "return Options", "return dict", OptionsStageError),
         ({}, "class Options(MethodOptions):", "class Options(MethodOptions, extra='allow'):", OptionsStageError),
         ({}, "return Options", "raise KeyError('x')", OptionsStageError),

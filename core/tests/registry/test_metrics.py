@@ -1,12 +1,13 @@
 """What the counters promise: definitions that hold for empty, ragged, cut and stopped drafts, and JSON that parses."""
 
+import copy
 import json
 from dataclasses import asdict
 
 import pytest
 
 from specdec.draft import StepStats
-from specdec.metrics import SpecMetrics
+from specdec.metrics import SpecDecodingStats, SpecMetrics
 
 
 def step(*rows, failed=None):
@@ -83,3 +84,43 @@ def test_merged_counters_are_those_of_all_steps_together():
         parts[-1].add_row(*row)
     merged.merge(parts)
     assert merged == together
+
+
+def test_what_was_counted_since_a_copy_is_what_the_later_steps_count_alone():
+    early, late = [(4, 4, 2, 3), (0, 0, 0, 1)], [(5, 5, 5, 6), (2, 0, 0, 1)]
+    metrics, alone = SpecMetrics(lossy=True), SpecMetrics(lossy=True)
+    metrics.observe(step(*early))
+    copied = copy.deepcopy(metrics)
+    metrics.observe(step(*late, failed="ValueError"))
+    alone.observe(step(*late, failed="ValueError"))
+    assert metrics.since(copied) == alone
+    assert metrics.since(metrics) == SpecMetrics(lossy=True, drafted_per_pos=[0] * 5, accepted_per_pos=[0] * 5)
+    assert json.loads(json.dumps(metrics.since(metrics).as_json(), allow_nan=False))["acceptance_per_pos"] == [None] * 5
+
+
+def test_a_sum_with_a_lossy_part_is_lossy_and_the_json_says_so():
+    for parts in ([False, False], [False, True], [True, False]):
+        metrics = SpecMetrics()
+        metrics.merge(SpecMetrics(lossy=lossy) for lossy in parts)
+        assert metrics.as_json()["lossy"] is any(parts)
+
+
+ROWS = [(4, 4, 4, 5), (1, 1, 1, 2), (3, 0, 0, 1), (0, 0, 0, 1), (5, 5, 3, 2)]
+
+
+def test_under_vllms_names_the_figures_are_the_same_observed_or_converted():
+    metrics, stats = SpecMetrics(), SpecDecodingStats.new(6)
+    for row in ROWS:
+        metrics.add_row(*row)
+        stats.observe_draft(row[1], row[2])
+    assert stats == SpecDecodingStats.of(metrics, 6)
+    # A row that was cut to nothing and one that had nothing are no drafts.
+    assert stats == SpecDecodingStats(6, 3, 10, 8, [3, 2, 2, 1, 0, 0])
+
+
+def test_vllms_counters_refuse_a_contradiction_and_add_nothing():
+    stats = SpecDecodingStats.new(3)
+    for drafted, accepted in ((4, 1), (2, 3), (1, -1)):
+        with pytest.raises(ValueError, match="expected 0 <= accepted <= drafted <= num_spec_tokens"):
+            stats.observe_draft(drafted, accepted)
+    assert stats == SpecDecodingStats.new(3) == SpecDecodingStats.of(SpecMetrics(), 3)

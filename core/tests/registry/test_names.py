@@ -6,6 +6,7 @@ from pathlib import Path
 
 import specdec
 from specdec.catalog import Catalog
+from specdec.key_table import KEYS
 
 ELSEWHERE = {
     "ngram", "ngram_gpu", "suffix", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "draft_model", "dflash",
@@ -26,13 +27,21 @@ def literals(file):
             yield node.id
 
 
+# vLLM's keys of a configuration have names of methods in them; as keys, they are data that the core must know.
+KEY = re.compile(rf"(?<![A-Za-z0-9_])({'|'.join(KEYS)})(?![A-Za-z0-9_])")
+
+
+def methods_in(texts, names):
+    pattern = re.compile(rf"(?<![a-z])({'|'.join(sorted(map(re.escape, names)))})(?![a-z])", re.IGNORECASE)
+    return [text for text in texts if pattern.search(KEY.sub("", text))]
+
+
 def test_no_method_is_named_in_the_code_of_the_core():
     names = ELSEWHERE | set(Catalog.discover().names("proposer"))
-    pattern = re.compile(rf"(?<![a-z])({'|'.join(sorted(map(re.escape, names)))})(?![a-z])", re.IGNORECASE)
-    found = [
-        f"{file.name}: {text!r}"
-        for file in Path(specdec.__file__).parent.rglob("*.py")
-        for text in literals(file)
-        if pattern.search(text)
-    ]
-    assert not found
+    found = {file.name: methods_in(literals(file), names) for file in Path(specdec.__file__).parent.rglob("*.py")}
+    assert {name: texts for name, texts in found.items() if texts} == {}
+
+
+def test_a_method_beside_a_key_or_inside_another_word_is_still_seen():
+    texts = ["dspark_draft_topk", "dspark_draft_topk of dspark", "my_eagle", "eagles", "disable_eagle_block_drops"]
+    assert methods_in(texts, ELSEWHERE) == [texts[1], texts[2], texts[4]]

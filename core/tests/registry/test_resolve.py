@@ -54,6 +54,15 @@ def test_an_old_name_leads_to_the_method_with_a_warning(site, settle, method):
     assert "'alpha_old'" in reasons(resolved)["method"]
 
 
+def test_an_old_name_of_a_verifier_leads_to_it_too(site, settle, method):
+    site.proposer("alpha", method())
+    site.dist("aliases", {"specdec.aliases.v1": {"strict": "fake_verifiers:standard"}})
+    with pytest.warns(DeprecatedNameWarning, match="verifier name 'strict' is old: say 'standard'"):
+        resolved = settle({"method": "alpha", "num_speculative_tokens": 3, "rejection_sample_method": "strict"})
+    assert resolved.verifier == "standard"
+    assert reasons(resolved)["rejection_sample_method"].startswith("given, as 'strict'; ")
+
+
 def test_neither_method_nor_model_lists_what_is_installed(site, settle, method):
     site.proposer("alpha", method())
     with pytest.raises(ConfigError, match="installed: alpha"):
@@ -79,16 +88,11 @@ def test_k_comes_from_the_user_or_from_the_method_with_its_reason_or_is_required
     assert "is required" in problems_of({"method": "beta"})["num_speculative_tokens"]
 
 
-def test_a_default_that_is_no_common_key_is_the_plugins_fault(site, settle, method):
-    site.proposer("alpha", method(defaults="Default(key='zoo', value=3, reason='r')"))
-    with pytest.raises(CheckStageError, match="zoo"):
+@pytest.mark.parametrize("key", ["zoo", "method", "model", "revision", "other_keys"])
+def test_a_default_of_a_key_that_has_none_is_the_plugins_fault(site, settle, method, key):
+    site.proposer("alpha", method(defaults=f"Default(key='{key}', value='x', reason='r')"))
+    with pytest.raises(CheckStageError, match=key):
         settle({"method": "alpha", "num_speculative_tokens": 2})
-
-
-def test_max_model_len_of_the_draft_is_carried_and_never_ignored(site, settle, method):
-    site.proposer("alpha", method())
-    assert settle({"method": "alpha", "num_speculative_tokens": 2, "max_model_len": 8}).max_model_len == 8
-    assert settle({"method": "alpha", "num_speculative_tokens": 2}).max_model_len is None
 
 
 @pytest.mark.parametrize(
@@ -119,6 +123,29 @@ def test_the_way_of_drafting_must_be_the_methods(site, settle, problems_of, meth
     assert set(problems_of({"method": "alpha", **config})) == {"draft_sample_method"}
     assert settle({"method": "beta", **config}).verifier == "standard"
     assert settle({"method": "beta", **config, "draft_sample_method": "greedy"}).verifier == "coupled"
+
+
+def test_a_verifier_is_asked_what_is_wrong_with_its_options_and_the_drafts(site, settle, problems_of, method):
+    source = """
+    from specdec import hookimpl
+    from specdec.sources import Problem
+
+    @hookimpl
+    def specdec_make_verifier(method): ...
+
+    @hookimpl
+    def specdec_verifier_check(method, config, options, traits):
+        said = f"{method} with {config.num_speculative_tokens} {traits.law} drafts and {options}"
+        return [Problem(key="rejection_sample_method", message=said)] if traits.law == "soft" else []
+    """
+    site.dist("more", {"specdec.verifiers.v1": {"strange": "more_v"}}, {"more_v.py": source})
+    site.proposer("alpha", method(traits="law='soft'"))
+    site.proposer("beta", method())
+    config = {"num_speculative_tokens": 2, "rejection_sample_method": "strange"}
+    found = problems_of({"method": "alpha", "max_model_len": 1000, **config})
+    assert set(found) == {"max_model_len", "rejection_sample_method"}, "with all other problems"
+    assert "strange with 2 soft drafts and " in found["rejection_sample_method"]
+    assert settle({"method": "beta", **config}).verifier == "strange"
 
 
 def test_a_lossy_verifier_is_said_to_be_lossy(site, settle, method):

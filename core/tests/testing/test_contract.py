@@ -1,18 +1,23 @@
 """The conformance checks pass good proposers and fail each kind of bad one."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from specdec.draft import Draft
+from specdec.errors import ConfigError, ConfigWarning, PluginError
 from specdec.markers import hookimpl
+from specdec.sources import Default
 from specdec.testing import breakers
+from specdec.testing.building import build
 from specdec.testing.contract import ProposerContract, script_batch
 from specdec.testing.driving import Driver
 from specdec.testing.fakes import FakeTarget
 from specdec.testing.recording import RecordingProposer
 from specdec.testing.stubs import Fixed, Garbage, Null, Soft, Stub, stub_plugin
+from specdec.testing.subject import Subject
 from specdec.testing.table import random_table
 from specdec.testing.targets import tiny_target
 from specdec.traits import MethodTraits
@@ -190,6 +195,75 @@ class WrongArgument:
 def test_hooks_that_do_not_fit_are_found(plugin):
     with pytest.raises(Exception, match=r"not marked|tokenizer"):
         StubContract().test_hooks_are_marked_and_ask_for_known_arguments("stub", {"stub": plugin})
+
+
+COUNT = itertools.count(1000)
+
+
+class Counted(Null):
+    """A plugin of heads whose hooks answer with what a test puts into them."""
+
+    options = None
+
+    def __init__(self, traits=MethodTraits, default=None):
+        super().__init__()
+        self.traits_of, self.default = traits, default
+
+    @hookimpl
+    def specdec_method_options(self, method):
+        return self.options
+
+    @hookimpl
+    def specdec_method_traits(self, method, config):
+        return self.traits_of(config)
+
+    @hookimpl
+    def specdec_method_defaults(self, method):
+        return [Default(key="num_speculative_tokens", value=self.default, reason="heads")] if self.default else []
+
+    @hookimpl
+    def specdec_make_proposer(self, method):
+        return self
+
+
+@pytest.mark.parametrize(
+    ("test", "good", "bad"),
+    [
+        (
+            "test_traits_can_be_asked_for_without_a_k",
+            Counted(lambda config: MethodTraits(extra_slots=(config.num_speculative_tokens or 1) - 1)),
+            Counted(lambda config: MethodTraits(extra_slots=config.num_speculative_tokens - 1)),
+        ),
+        (
+            "test_a_default_k_is_one_that_the_method_takes",
+            Counted(lambda config: MethodTraits(n_predict=4, max_tokens=4), default=4),
+            Counted(lambda config: MethodTraits(n_predict=4, max_tokens=4), default=5),
+        ),
+        (
+            "test_a_default_k_is_one_that_the_method_takes",
+            Counted(lambda config: MethodTraits(n_predict=4), default=4),
+            Counted(lambda config: MethodTraits(n_predict=4), default=8),
+        ),
+        (
+            "test_the_same_configuration_has_the_same_hash",
+            Counted(lambda config: MethodTraits(max_position=1000)),
+            Counted(lambda config: MethodTraits(max_position=next(COUNT))),
+        ),
+    ],
+)
+def test_a_configuration_that_does_not_hold_together_is_found(test, good, bad):
+    target = FakeTarget(tiny_target("llama"))
+
+    def check(plugin):
+        subject = Subject("stub", {}, {"stub": plugin})
+        available = {"subject": subject, "built": build(subject, target.info), "target": target}
+        function = getattr(StubContract(), test)
+        wanted = function.__func__.__code__.co_varnames[1 : function.__func__.__code__.co_argcount]
+        function(**{name: available[name] for name in wanted})
+
+    check(good)
+    with pytest.raises((AssertionError, PluginError, ConfigError, ConfigWarning)):
+        check(bad)
 
 
 def test_the_scripts_cover_what_they_claim():

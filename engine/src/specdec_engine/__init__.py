@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from specdec_engine.custom_generate import generate as generate
     from specdec_engine.llm import LLM as LLM
     from specdec_engine.sampling_params import SamplingParams as SamplingParams
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "SamplingParams", "__version__", "generate"]
+_MODULES = {"LLM": "llm", "SamplingParams": "sampling_params", "generate": "custom_generate"}
 
 
 def __getattr__(name: str) -> Any:
     """Load the engine on first use, so that the command line's help does not pay for torch."""
-    if name == "LLM":
-        from specdec_engine.llm import LLM
-
-        return LLM
-    if name == "SamplingParams":
-        from specdec_engine.sampling_params import SamplingParams
-
-        return SamplingParams
+    if name in _MODULES:
+        return getattr(import_module(f"specdec_engine.{_MODULES[name]}"), name)
     message = f"module 'specdec_engine' has no attribute {name!r}"
     raise AttributeError(message)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +16,13 @@ from specdec.errors import RequestError
 
 if TYPE_CHECKING:
     from specdec_engine.llm import LLM
-    from specdec_engine.outputs import RequestOutput
+    from specdec_engine.outputs import Logprobs, RequestOutput
     from specdec_engine.sampling_params import SamplingParams
 
 # The base of unknown options, missing arguments and bad values; typer has no public name for it.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 HELP = "Complete prompts with a Hugging Face model, with or without speculation."
+DEFAULTS = {"max_tokens": 128, "temperature": 0.0}
 
 
 def command(args: list[str]) -> int:
@@ -39,7 +42,7 @@ def command(args: list[str]) -> int:
 
 
 def generate(
-    model: Annotated[str, typer.Argument(help="Folder of the model, or a hub id.")],
+    model: Annotated[str, typer.Argument(help="Folder of the model, a .gguf file, or a hub id.")],
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt; may be given several times.")] = None,
     prompts: Annotated[
         Path | None, typer.Option(help="File with a prompt a line, or .jsonl with 'prompt' or 'turns' in each object.")
@@ -47,9 +50,12 @@ def generate(
     speculative_config: Annotated[
         str | None, typer.Option("--speculative-config", "-sc", help="JSON, @file.json or @file.yaml, vLLM's keys.")
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="The most tokens to emit for a prompt.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    max_tokens: Annotated[int | None, typer.Option(help="The most tokens for a prompt; 128 if left out.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy, and what it is if left out.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of each prompt's noise.")] = None,
+    sampling_params: Annotated[
+        str | None, typer.Option(help='Any field of SamplingParams, as JSON: \'{"top_p": 0.9, "stop": ["END"]}\'.')
+    ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt through the chat template.")] = False,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
@@ -57,6 +63,7 @@ def generate(
         int | None, typer.Option(help="Fixed number of rows of every decode forward, for bit-identical tokens.")
     ] = None,
     max_model_len: Annotated[int | None, typer.Option(help="The most tokens of prompt and output together.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
     plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print text as it comes.")] = False,
     compare: Annotated[
@@ -73,9 +80,9 @@ def generate(
         message = "--stream and --json exclude each other: JSON is printed once a prompt has finished"
         raise RequestError(message)
     texts = list(_read_prompts(prompt, prompts))
-    from specdec_engine import LLM, SamplingParams
+    params = _params(sampling_params, {"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
+    from specdec_engine import LLM
 
-    params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
     with LLM(
         model,
         speculative_config,
@@ -83,6 +90,7 @@ def generate(
         device=device,
         max_model_len=max_model_len,
         decode_width=decode_width,
+        revision=revision,
         plugins=_plugins(plugin),
     ) as llm:
         inputs = llm.chat_prompts([[{"role": "user", "content": text}] for text in texts]) if chat else list(texts)
@@ -94,6 +102,45 @@ def generate(
         for text, output, verdict in zip(texts, outputs, verdicts, strict=True):
             _print(text, output, verdict, speculative_config is not None, streamed=stream, as_json=as_json)
     return int(any(verdict is not None and verdict.endswith("fault") for verdict in verdicts))
+
+
+def _params(text: str | None, options: Mapping[str, Any]) -> SamplingParams:
+    """Return the parameters that JSON and options give; what neither gives has the defaults of this command."""
+    from specdec_engine.sampling_params import SamplingParams, StructuredOutputsParams
+
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        data = {} if text is None else json.loads(text)
+    except ValueError as error:
+        message = f"--sampling-params is not valid JSON: {error}"
+        raise RequestError(message) from error
+    _check_keys(data, SamplingParams, "--sampling-params")
+    if twice := sorted(set(given) & set(data)):
+        message = f"--sampling-params sets {twice[0]!r}, and so does an option: leave one out"
+        raise RequestError(message)
+    if data.get("n", 1) != 1:
+        message = "--sampling-params: n must be 1, for one answer a prompt is printed"
+        raise RequestError(message)
+    if isinstance(biases := data.get("logit_bias"), dict):  # keys of JSON are texts
+        data["logit_bias"] = {int(key) if key.isdecimal() else key: value for key, value in biases.items()}
+    if (form := data.get("structured_outputs")) is not None:
+        _check_keys(form, StructuredOutputsParams, "--sampling-params, structured_outputs")
+        data["structured_outputs"] = StructuredOutputsParams(**form)
+    return SamplingParams(**{**DEFAULTS, **data, **given})
+
+
+def _check_keys(data: Any, kind: type[Any], where: str) -> None:
+    names = [field.name for field in fields(kind)]
+    if not isinstance(data, dict):
+        message = f"{where}: expected a JSON object, got {data!r}"
+        raise RequestError(message)
+    for key in data:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, 1)
+            message = f"{where} has the key {key!r}, which is none of {kind.__name__}" + (
+                f"; did you mean {near[0]!r}?" if near else ""
+            )
+            raise RequestError(message)
 
 
 def _read_prompts(prompt: list[str] | None, file: Path | None) -> Iterator[str]:
@@ -169,6 +216,10 @@ def _compare(
         return [str(plain.compare(a, b, params) or "identical") for a, b in zip(answers, outputs, strict=True)]
 
 
+def _plain(entry: Logprobs) -> dict[int, dict[str, Any]]:
+    return {token: asdict(logprob) for token, logprob in entry.items()}
+
+
 def _print(
     text: str, output: RequestOutput, verdict: str | None, speculative: bool, *, streamed: bool, as_json: bool
 ) -> None:
@@ -178,8 +229,13 @@ def _print(
             "text": answer.text,
             "token_ids": answer.token_ids,
             "finish_reason": answer.finish_reason,
+            "stop_reason": answer.stop_reason,
             "metrics": output.metrics.as_json(),
         }
+        if answer.logprobs is not None:
+            data["logprobs"] = [_plain(entry) for entry in answer.logprobs]
+        if output.prompt_logprobs is not None:
+            data["prompt_logprobs"] = [None if entry is None else _plain(entry) for entry in output.prompt_logprobs]
         if verdict is not None:
             data["compare"] = verdict
         print(json.dumps(data))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,8 @@ from specdec.draft import IntArray
 from specdec.nn.race import exponential_reference
 from specdec.noise import Noise, Purpose
 from specdec_engine.request import Request, Work
+from specdec_engine.rows import DrawRows
+from specdec_engine.sampler import Sampler
 from specdec_engine.sampling_params import SamplingParams
 from specdec_engine.target import Target
 
@@ -26,7 +29,9 @@ class Divergence:
 
     index    index in the output
     plain, other  the two ids there, None where an output has ended
-    margin   difference of the two best logits (greedy) or log race scores (sampled) of the plain target there
+    margin   how far the plain target's row there is from giving another id: the difference of the two best processed
+             logits (greedy) or log race scores (sampled); or, if that is less, the distance to an edge of top_k, min_p
+             or top_p beyond which the winner would be truncated or an id that would win would not
     noise    how far a difference of two such scores can move between forwards of different width: twice the largest
              change of a single one
     verdict  "rounding" if the margin is within the noise, else "fault"
@@ -56,32 +61,31 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 
 
 def diagnose(
-    target: Target,
-    prompt: Sequence[int],
-    plain: Sequence[int],
-    other: Sequence[int],
-    params: SamplingParams,
-    key: int,
-    seq_index: int = 0,
+    target: Target, sampler: Sampler, request: Request, plain: Sequence[int], other: Sequence[int]
 ) -> Divergence | None:
-    """Return the first divergence of two outputs, or None if they are the same.
+    """Return the first divergence of two outputs of a request, or None if they are the same.
 
-    `target` must be idle; its KV arena needs room for the prompt and the output. `key` is the request's noise key.
+    `request` is as it was when it was submitted, with its prompt only; it is used up. `target` must be idle; its KV
+    arena needs room for the prompt and the output.
     """
     index = first_difference(plain, other)
     if index is None:
         return None
-    ids = np.array([*prompt, *plain[:index]], np.int32)
-    scores = torch.stack([_row(target, ids, params, key, width) for width in (0, *WIDTHS)])
-    temperature = 1.0 if params.greedy else params.temperature
-    scores = scores / temperature
-    noise = 2 * float((scores - scores[1]).abs().max())
-    row = scores[1]
-    if not params.greedy:
-        place = Noise(np.array([key], np.uint64), np.array([len(ids)], np.int32), np.array([seq_index], np.int32))
-        row = row - exponential_reference(place, Purpose.TARGET, torch.arange(len(row)))[0].log().float()
-    best = row.topk(2).values
-    margin = float(best[0] - best[1])
+    said = list(plain[:index])
+    request.prompt_logprobs = None
+    request.append(np.array(said, np.int32))
+    for state in (request.grammar, request.pipeline):
+        if state is not None:
+            state.commit(said)
+    rows = [_row(target, request, width) for width in (0, *WIDTHS)]
+    untruncated = replace(request.sampling_params, min_p=0.0, top_k=0, top_p=1.0)
+    every = [_processed(sampler, request, row, untruncated) for row in rows]
+    margin, noise = math.inf, 0.0
+    if every[1] is not None:
+        scores = torch.stack([row for row in every if row is not None])
+        finite = torch.isfinite(scores).all(dim=0)
+        noise = 2 * float((scores - every[1])[:, finite].abs().max()) if finite.any() else 0.0
+        margin = _margin(sampler, request, rows[1], every[1])
     return Divergence(
         index,
         plain[index] if index < len(plain) else None,
@@ -92,9 +96,69 @@ def diagnose(
     )
 
 
-def _row(target: Target, ids: IntArray, params: SamplingParams, key: int, width: int) -> Tensor:
-    """Return float32 logits [V] after `ids`: from one prompt pass (width 0), or from a decode forward of some width."""
-    request = Request("diagnose", 0, ids, params, key, 0)
+def _processed(sampler: Sampler, request: Request, row: Tensor, params: SamplingParams) -> Tensor | None:
+    """Return the row [V] after the newest id as `params` process it; None where they leave no law."""
+    own, request.sampling_params = request.sampling_params, params
+    try:
+        draw = DrawRows.of([Work(request, len(request) - 1, request.tokens[-1:], False, 0, 1)])
+        processed = sampler.process(row[None], draw)[0]
+    finally:
+        request.sampling_params = own
+    return None if draw.dead else processed
+
+
+def _margin(sampler: Sampler, request: Request, row: Tensor, scores: Tensor) -> float:
+    """Return the margin of `Divergence`; `scores` [V] are the row's logits after temperature."""
+    params = request.sampling_params
+    ranks = scores.clone()
+    alive = torch.isfinite(scores)
+    edges = []
+    if not params.greedy:
+        keys, places = np.array([request.key], np.uint64), np.array([len(request)], np.int32)
+        noise = Noise(keys, places, np.array([request.seq_index], np.int32))
+        ranks -= (
+            exponential_reference(noise, Purpose.TARGET, torch.arange(len(row), device=row.device))[0].log().float()
+        )
+        kept, alive = (
+            torch.isfinite(processed)
+            for chosen in (replace(params, top_p=1.0), params)
+            if (processed := _processed(sampler, request, row, chosen)) is not None
+        )
+        winner = torch.where(alive, ranks, -torch.inf).argmax()
+        edges = _edges(scores, kept, int(winner), ~alive & (ranks > ranks[winner]), params)
+    best = torch.where(alive, ranks, -torch.inf).topk(min(2, len(ranks))).values
+    return min([float(best[0] - best[-1]) if len(best) > 1 else math.inf, *edges])
+
+
+def _edges(scores: Tensor, kept: Tensor, winner: int, rivals: Tensor, params: SamplingParams) -> list[float]:
+    """Return the distances to edges of truncation that decide who wins.
+
+    kept    [V] ids that min_p and top_k leave
+    rivals  [V] ids that would win if they were not truncated
+    """
+    distances = []
+    lowest = scores[kept].min()
+    floor = scores.max() + (math.log(params.min_p) if params.min_p > 0 else -math.inf)
+    cut = ~kept & torch.isfinite(scores)
+    if cut.any():
+        distances += [scores[winner] - scores[cut].max(), scores[winner] - floor]
+        if (rivals & cut).any():
+            nearest = scores[rivals & cut].max()
+            distances += [distance for distance in (lowest - nearest, floor - nearest) if distance >= 0]
+    if params.top_p < 1:
+        law = torch.softmax(torch.where(kept, scores, -torch.inf).double(), dim=-1)
+        order = torch.sort(law, descending=True, stable=True).indices
+        before = torch.empty_like(law)
+        before[order] = law[order].cumsum(-1) - law[order]
+        distances.append(params.top_p - before[winner])
+        if (rivals & kept).any():
+            distances.append(before[rivals & kept].min() - params.top_p)
+    return [float(distance) for distance in distances]
+
+
+def _row(target: Target, request: Request, width: int) -> Tensor:
+    """Return logits [V] after the request's ids: from one prompt pass (width 0), or a decode forward of some width."""
+    ids: IntArray = request.tokens
     decode_width, target.decode_width = target.decode_width, None
     try:
         last = len(ids) - 1
@@ -110,7 +174,7 @@ def _row(target: Target, ids: IntArray, params: SamplingParams, key: int, width:
             rows = np.concatenate((ids[last:], filler))
             out = target.forward([Work(request, last, rows, False, len(filler), len(rows))])
         assert out.logits is not None
-        return out.logits[0].float().cpu()
+        return out.logits[0].float()
     finally:
         target.decode_width = decode_width
         target.arena.release(request.segment)

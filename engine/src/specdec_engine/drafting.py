@@ -11,7 +11,7 @@ import torch
 from specdec.draft import BatchView, Draft, FinishReason, Rows
 from specdec.errors import ContractError
 from specdec.noise import Noise, request_key
-from specdec.protocols import Proposer
+from specdec.protocols import MeasuresMemory, Proposer
 from specdec.traits import MethodTraits
 from specdec_engine.limits import DraftLimits
 from specdec_engine.request import PendingRows, Request
@@ -48,14 +48,24 @@ class Drafting:
         """Whether committed rows have to be kept for the proposer."""
         return self._traits.rows != "none"
 
+    def depths(self, ready: Sequence[Request]) -> list[int] | None:
+        """Return how deep a node may stand in each row; None for chains, whose lengths `draft` has limited already."""
+        if self._traits.shape == "chain":
+            return None
+        return [self._limits.depth(request) for request in ready]
+
     def draft(self, running: Sequence[Request], ready: Sequence[Request]) -> Draft:
         """Return one draft row per request in `ready`; rows are empty where nothing was drafted."""
         self.failed = None
-        k = dict(zip(map(id, ready), self._limits.rows(ready, len(running)), strict=True))
         if self._limits.scheduled(len(running)) == 0:
             for request in running:
                 self._switch_off(request)
             return Draft.empty(len(ready))
+        for request in running:
+            if request.retired:
+                request.pending.clear()  # nobody will take these rows, and each holds the states of its whole step
+        active = [request for request in ready if not request.retired]
+        k = dict(zip(map(id, active), self._limits.rows(active, len(running)), strict=True))
         batch = [r for r in running if not r.retired and self._takes_part(r, k.get(id(r), 0)) and self._started(r)]
         if not batch:
             return Draft.empty(len(ready))
@@ -175,6 +185,16 @@ class Drafting:
             self._proposer.finish(request, reason)
         except Exception as error:
             self._contain(error, "finish")
+
+    def memory_bytes(self) -> int | None:
+        """Return the bytes that the proposer says it holds; None if it does not tell."""
+        if not isinstance(self._proposer, MeasuresMemory):
+            return None
+        try:
+            return int(self._proposer.memory_bytes())
+        except Exception as error:
+            self._contain(error, "memory_bytes")
+            return None
 
     def close(self) -> None:
         """Close the proposer."""

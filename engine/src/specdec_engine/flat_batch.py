@@ -26,7 +26,7 @@ class Piece:
 class FlatBatch:
     """One forward over N flat rows.
 
-    ids, positions  [N] int64 (padding rows: id 0, position 0)
+    ids, positions  [N] int64 (padding rows: id 0, position 0); nodes of a tree stand at equal positions
     step            attention tables
     logits_rows     [R] int64 flat rows whose logits are wanted, in order of work items
     pieces          what the rows are
@@ -75,8 +75,11 @@ def build(pieces: list[Piece], width: int, arena: KVArena) -> FlatBatch:
     positions = np.zeros(size, np.int64)
     slots = np.full(size, -1, np.int32)
     n = len(pieces)
+    widest = [0 if (bits := piece.work.ancestors) is None else bits.shape[1] for piece in pieces]
+    ancestors = np.zeros((size, max(widest)), np.int64) if any(widest) else None
     seg_start, seg_rows, seg_context = (np.zeros(n, np.int32) for _ in range(3))
     seg_prompt = np.zeros(n, np.bool_)
+    seg_tree = np.full(n, -1, np.int32)
     table = np.zeros((n, max(len(piece.work.request.segment.pages) for piece in pieces)), np.int32)
     logits_rows: list[npt.NDArray[np.int64]] = []
     row = 0
@@ -85,7 +88,10 @@ def build(pieces: list[Piece], width: int, arena: KVArena) -> FlatBatch:
         start = work.start + piece.offset
         segment = work.request.segment
         ids[row : row + count] = work.ids[piece.offset : piece.offset + count]
-        positions[row : row + count] = np.arange(start, start + count)
+        positions[row : row + count] = work.positions[piece.offset : piece.offset + count]
+        if ancestors is not None and work.ancestors is not None:
+            ancestors[row : row + count, : widest[i]] = work.ancestors[piece.offset : piece.offset + count]
+            seg_tree[i] = work.start
         slots[row : row + count] = arena.slots(segment, start, count)
         seg_start[i], seg_rows[i], seg_context[i], seg_prompt[i] = row, count, start, work.prompt
         table[i, : len(segment.pages)] = segment.pages
@@ -100,5 +106,7 @@ def build(pieces: list[Piece], width: int, arena: KVArena) -> FlatBatch:
         seg_prompt=seg_prompt,
         page_table=table,
         page_size=arena.page_size,
+        seg_tree=None if ancestors is None else seg_tree,
+        ancestors=ancestors,
     )
     return FlatBatch(ids, positions, step, np.concatenate(logits_rows), pieces)

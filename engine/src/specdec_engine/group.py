@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from specdec.metrics import SpecMetrics
-from specdec_engine.outputs import CompletionOutput, RequestOutput
+from specdec_engine.outputs import CompletionOutput, Logprobs, RequestOutput
 from specdec_engine.prompts import Prompt
 from specdec_engine.request import Request
-from specdec_engine.text import TextStream
 
 
 class Group:
     """The requests of one prompt, in order of sample."""
 
-    def __init__(self, name: str, prompt: Prompt, requests: list[Request], tokenizer: Any) -> None:
+    def __init__(self, name: str, prompt: Prompt, requests: list[Request]) -> None:
         """Start with nothing emitted."""
         self.name = name
         self.prompt = prompt
         self.requests = requests
-        self._texts = [TextStream(tokenizer, request) for request in requests]
 
     @property
     def finished(self) -> bool:
@@ -35,16 +31,32 @@ class Group:
         """Return how far the prompt has come."""
         metrics = SpecMetrics()
         metrics.merge(request.metrics for request in self.requests)
-        completions = []
-        for request, text in zip(self.requests, self._texts, strict=True):
-            completions.append(
-                CompletionOutput(
-                    index=request.seq_index,
-                    text=text.update(),
-                    token_ids=request.output_ids,
-                    finish_reason=request.finish_reason,
-                    stop_reason=request.stop_reason,
-                )
-            )
-        ids: list[int] = self.prompt.ids.tolist()
-        return RequestOutput(self.name, self.prompt.text, ids, completions, self.finished, metrics)
+        scored = self.requests[0].prompt_logprobs
+        return RequestOutput(
+            request_id=self.name,
+            prompt=self.prompt.text,
+            prompt_token_ids=self.prompt.ids.tolist(),
+            outputs=[_completion(request) for request in self.requests],
+            finished=self.finished,
+            metrics=metrics,
+            prompt_logprobs=None if scored is None else list(scored),
+        )
+
+
+def _completion(request: Request) -> CompletionOutput:
+    ids, logprobs = request.output_ids, request.logprobs
+    return CompletionOutput(
+        index=request.seq_index,
+        text=request.text.update(ids, finished=request.finished),
+        token_ids=ids,
+        finish_reason=request.finish_reason,
+        stop_reason=request.stop_reason,
+        cumulative_logprob=None if logprobs is None else _cumulative(ids, logprobs),
+        logprobs=None if logprobs is None else list(logprobs),
+        error=request.error,
+        plain_reason=request.plain_reason,
+    )
+
+
+def _cumulative(ids: list[int], logprobs: list[Logprobs]) -> float:
+    return sum((entry[token].logprob for token, entry in zip(ids, logprobs, strict=True)), 0.0)

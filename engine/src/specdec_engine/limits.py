@@ -31,6 +31,7 @@ class DraftLimits:
         self._step_tokens = config.max_step_tokens
         self._rules = rules
         self._controller = controller
+        self._trees = traits.shape == "tree"
 
     def scheduled(self, batch_size: int) -> int:
         """Return k for that many running requests; 0 = speculation is off. Gaps and the tail keep the last k."""
@@ -43,15 +44,21 @@ class DraftLimits:
         return k
 
     def rows(self, requests: Sequence[Request], batch_size: int) -> list[int]:
-        """Return k for requests whose newest id is known."""
+        """Return k for requests whose newest id is known; of a tree it is the number of nodes, see `depth`."""
         k = self.scheduled(batch_size)
-        limits = [max(0, min(k, self._room(request))) for request in requests]
+        rooms = [self.depth(request) for request in requests]
+        asked = [k if request.max_draft is None else min(k, request.max_draft) for request in requests]
+        if self._trees:
+            limits = [k if room > 0 else 0 for k, room in zip(asked, rooms, strict=True)]
+        else:
+            limits = [max(0, min(k, room)) for k, room in zip(asked, rooms, strict=True)]
         if self._controller is not None and requests:
             wished = list(self._controller.limit(list(requests), list(limits)))
             limits = [max(0, min(limit, wish)) for limit, wish in zip(limits, wished, strict=True)]
         return limits if self._step_tokens is None else share(limits, self._step_tokens)
 
-    def _room(self, request: Request) -> int:
+    def depth(self, request: Request) -> int:
+        """Return how many drafts may stand one behind the other: all of a chain, the longest path of a tree."""
         # n + k + 1 ids must fit: the last draft needs a place, and so does the id drawn after it.
         room = self._rules.budget(request) - 1
         if self._draft_end is None:

@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from specdec.config import ResolvedConfig, request_options
+from specdec.config import ResolvedConfig
 from specdec.draft import StepStats
 from specdec.errors import RequestError
 from specdec.metrics import SpecMetrics
 from specdec.noise import request_key
 from specdec_engine.compare import Divergence, diagnose
 from specdec_engine.drafting import Drafting
+from specdec_engine.extra_args import Speculation, speculation_of
 from specdec_engine.group import Group
 from specdec_engine.limits import DraftLimits
 from specdec_engine.loading import eos_ids, load_tokenizer, resolve_device
+from specdec_engine.logprobs import LogprobReader, LogprobsMode, check_mode
 from specdec_engine.outputs import RequestOutput
+from specdec_engine.pipeline import PipelineCompiler
 from specdec_engine.progress import Progress
-from specdec_engine.prompts import encode_prompts, pair_params
+from specdec_engine.prompts import encode_prompts, fit_prompts, pair_params
 from specdec_engine.request import Request
+from specdec_engine.run import Run
 from specdec_engine.sampler import Sampler
 from specdec_engine.sampling_params import SamplingParams
 from specdec_engine.scheduler import Scheduler
 from specdec_engine.session import Limits, open_session
+from specdec_engine.stats import EngineState, EngineStats
 from specdec_engine.step import Stepper
 from specdec_engine.stopping import StopRules
+from specdec_engine.structured import Grammars
+
+logger = logging.getLogger("specdec_engine")
 
 
 class LLM:
     """A causal language model with speculative decoding.
 
-    model                a folder (config.json, weights, tokenizer) or a hub id
+    model                a folder (config.json, weights, tokenizer), a .gguf file, or a hub id (org/name, or
+                         org/name/file.gguf)
     speculative_config   vLLM's keys, as a dict, a JSON string, "@file.json", "@file.yaml" or a `SpeculativeConfig`;
                          None decodes plainly
     dtype, device        "auto": the checkpoint's dtype; a GPU if there is one
@@ -49,6 +60,11 @@ class LLM:
     strict               errors of a proposer are raised instead of contained
     hf_model, tokenizer  a loaded transformers model and its tokenizer, used instead of loading `model`'s
     prefill_chunk_size   the most prompt ids that run in one step; with `decode_width`, the width of prompt forwards
+    logprobs_mode        what `logprobs` of a request gives: "raw_logprobs" of the model's own rows,
+                         "processed_logprobs" of rows after all processing, or the logits themselves: "raw_logits",
+                         "processed_logits"
+    revision             branch, tag or commit of a hub id
+    disable_log_stats    say nothing; else the logger `specdec_engine` gets two lines (INFO) for ten seconds of work
 
     Raises `ConfigError`, `TargetError` or `PluginError` for what cannot work, before anything runs.
     """
@@ -69,8 +85,12 @@ class LLM:
         hf_model: nn.Module | None = None,
         tokenizer: Any = None,
         prefill_chunk_size: int | None = None,
+        disable_log_stats: bool = False,
+        revision: str | None = None,
+        logprobs_mode: LogprobsMode = "raw_logprobs",
     ) -> None:
         """Load everything and check it."""
+        check_mode(logprobs_mode)
         limits = Limits(
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
@@ -88,15 +108,23 @@ class LLM:
             plugins=plugins,
             strict=strict,
             hf_model=hf_model,
+            revision=revision,
         )
         self._registry, self._target, self._resolved = session.registry, session.target, session.resolved
-        self.tokenizer = tokenizer if tokenizer is not None or model is None else load_tokenizer(model)
-        self._metrics = SpecMetrics()
+        source = session.source
+        self.tokenizer = load_tokenizer(source) if tokenizer is None and source is not None else tokenizer
+        self._metrics = SpecMetrics(lossy=session.resolved is not None and session.resolved.verifier_lossy)
         self._seed = seed
         self._arrivals = itertools.count()
         target, resolved = self._target, self._resolved
         max_length = min(target.info.max_model_len, target.arena.num_tokens)
         self._rules = StopRules(eos_ids(target.model, self.tokenizer), max_length)
+        self._grammars = Grammars(self.tokenizer, target.info.vocab_size, self._rules.eos_token_ids)
+        self._pipelines = PipelineCompiler(
+            target.info.vocab_size, self._rules.eos_token_ids, self.tokenizer, target.device
+        )
+        kernels = self._registry.kernels
+        self._sampler = Sampler(kernels.get("race", target.device), kernels.get("truncate", target.device))
         drafting = None
         if resolved is not None and session.proposer is not None:
             drafting = Drafting(
@@ -114,12 +142,20 @@ class LLM:
         self._stepper = Stepper(
             target,
             self._scheduler,
-            Sampler(self._registry.kernels.get("race", target.device)),
+            self._sampler,
             self._rules,
+            LogprobReader(logprobs_mode, self.tokenizer),
             drafting,
             session.verifier,
             self._observe,
             0 if resolved is None else resolved.num_speculative_tokens,
+            exact=resolved is None or not resolved.verifier_lossy,
+        )
+        self._stats = EngineStats(
+            self._metrics,
+            self._state,
+            lossy_verifier=resolved.verifier if resolved is not None and resolved.verifier_lossy else None,
+            log=not disable_log_stats,
         )
         self._closed = False
         if resolved is not None:
@@ -140,6 +176,21 @@ class LLM:
         """The most ids of prompt and output together."""
         return self._target.info.max_model_len
 
+    @property
+    def max_num_seqs(self) -> int:
+        """The most requests that run at one time."""
+        return self._target.max_num_seqs
+
+    @property
+    def kv_cache_tokens(self) -> int:
+        """Positions that the KV arena holds, 0 while the engine is paused."""
+        return self._target.arena.num_tokens
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def compare(
         self, plain: RequestOutput, other: RequestOutput, params: SamplingParams, sample: int = 0
     ) -> Divergence | None:
@@ -153,7 +204,10 @@ class LLM:
             raise RequestError(message)
         key = request_key(params.seed, self._seed, int(plain.request_id))
         ours, theirs = plain.outputs[sample].token_ids, other.outputs[sample].token_ids
-        return diagnose(self._target, plain.prompt_token_ids, ours, theirs, params, key, sample)
+        prompt = np.array(plain.prompt_token_ids, np.int32)
+        request = Request("compare", sample, prompt, params, key, 0)
+        request.grammar, request.pipeline = self._grammars.start(params), self._pipelines.compile(params).start(prompt)
+        return diagnose(self._target, self._sampler, request, ours, theirs)
 
     def generate(
         self,
@@ -166,10 +220,11 @@ class LLM:
         One `SamplingParams` serves all prompts, or a list gives one each. A progress bar appears on a terminal when it
         takes longer than two seconds. Raises RequestError before any prompt runs if one of them is wrong.
         """
-        groups = self._submit(prompts, sampling_params)
-        with Progress(len(groups), enabled=use_tqdm) as progress, self._abort_on_error(groups):
-            while any(not group.finished for group in groups):
-                self._step()
+        run = self.start(prompts, sampling_params)
+        groups = run.groups
+        with Progress(len(groups), enabled=use_tqdm) as progress, run:
+            while not run.finished:
+                run.step()
                 progress.update(sum(group.finished for group in groups), sum(group.emitted for group in groups))
         return [group.output() for group in groups]
 
@@ -213,17 +268,36 @@ class LLM:
 
         Closing the generator early aborts what has not finished.
         """
-        groups = self._submit(prompts, sampling_params)
-        with self._abort_on_error(groups):
-            while any(not group.finished for group in groups):
-                touched = {id(request) for request in self._step()}
-                for group in groups:
+        with self.start(prompts, sampling_params) as run:
+            while not run.finished:
+                touched = {id(request) for request in run.step()}
+                for group in run.groups:
                     if any(id(request) in touched for request in group.requests):
                         yield group.output()
+
+    def start(self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None) -> Run:
+        """Submit prompts and return their run, for callers that step by themselves or need the ids as they come."""
+        return Run(self._submit(prompts, sampling_params), self._step, self._stepper, self._stats)
+
+    def pause(self) -> None:
+        """Take the hooks off the model and drop the KV arena until `resume`; nothing may be running."""
+        self._target.close()
+
+    def resume(self, kv_cache_tokens: int) -> None:
+        """Go on after `pause`, with a KV arena for that many positions."""
+        self._target.set_budget(kv_cache_tokens)
+        self._rules.max_length = min(self.max_model_len, self.kv_cache_tokens)
+        if self._resolved is not None:
+            traits = self._resolved.traits
+            self._target.tap(hidden=traits.hidden, aux_layers=traits.aux_layers)
 
     def get_metrics(self) -> SpecMetrics:
         """Return the speculation counters of this engine since it was made."""
         return self._metrics
+
+    def get_state(self) -> EngineState:
+        """Return what the engine held when it was last measured: every second of work, and at the end of a call."""
+        return self._stats.state
 
     def close(self) -> None:
         """Abort what runs, close the proposer, give a caller's model back; later calls raise RequestError."""
@@ -250,33 +324,57 @@ class LLM:
         if self._closed:
             message = "this LLM is closed; make a new one"
             raise RequestError(message)
-        encoded = encode_prompts(prompts, self.tokenizer, self._target.info.vocab_size, self._rules.max_length)
-        params = pair_params(sampling_params, len(encoded))
-        extras = [self._extra(p) for p in params]
+        encoded = encode_prompts(prompts, self.tokenizer)
+        params = pair_params(sampling_params, len(encoded), self.tokenizer)
+        encoded = fit_prompts(encoded, params, self._target.info.vocab_size, self._rules.max_length)
+        asked = [speculation_of(p, self._resolved, self._registry) for p in params]
+        distinct = {id(p): p for p in params}
+        compiled = {key: self._pipelines.compile(p) for key, p in distinct.items()}
+        states = [
+            [(self._grammars.start(p), compiled[id(p)].start(prompt.ids)) for _ in range(p.n)]
+            for prompt, p in zip(encoded, params, strict=True)
+        ]
         groups = []
-        for prompt, chosen, extra in zip(encoded, params, extras, strict=True):
+        for prompt, chosen, speculation, started in zip(encoded, params, asked, states, strict=True):
             arrival = next(self._arrivals)
             key = request_key(chosen.seed, self._seed, arrival)
-            requests = [Request(f"{arrival}-{i}", i, prompt.ids, chosen, key, arrival) for i in range(chosen.n)]
-            for request in requests:
-                request.extra = extra
+            requests = [
+                Request(f"{arrival}-{i}", i, prompt.ids, chosen, key, arrival, self.tokenizer) for i in range(chosen.n)
+            ]
+            for request, (grammar, pipeline) in zip(requests, started, strict=True):
+                request.grammar, request.pipeline = grammar, pipeline
+                self._ask(request, speculation, compiled[id(chosen)].plain_reason)
+                request.metrics.lossy = self._metrics.lossy
                 self._scheduler.add(request)
-            groups.append(Group(str(arrival), prompt, requests, self.tokenizer))
+            groups.append(Group(str(arrival), prompt, requests))
         return groups
 
-    def _extra(self, params: SamplingParams) -> Any:
-        raw = (params.extra_args or {}).get("specdec")
-        unknown = sorted(set(params.extra_args or {}) - {"specdec"})
-        if unknown:
-            message = f"extra_args has the keys {unknown}, of which nothing here knows; only 'specdec' is read"
-            raise RequestError(message)
-        if raw is not None and self._resolved is None:
-            message = "extra_args['specdec'] sets options of a method, but this engine has no speculative_config"
-            raise RequestError(message)
-        return None if self._resolved is None else request_options(self._resolved, self._registry, raw)
+    def _ask(self, request: Request, speculation: Speculation, plain_reason: str | None) -> None:
+        """Note what the request asks of speculation, and why there is none for it, if so."""
+        request.extra, request.max_draft = speculation.options, speculation.max_draft
+        if self._drafting is None:
+            return
+        request.plain_reason = "the request asked for it" if speculation.off else plain_reason
+        if request.plain_reason is not None:
+            request.retired = True
+            logger.info("request %s is decoded without speculation: %s", request.id, request.plain_reason)
 
     def _step(self) -> list[Request]:
-        return self._stepper.step()
+        self._stats.begin()
+        touched = self._stepper.step()
+        self._stats.end()
+        return touched
+
+    def _state(self) -> EngineState:
+        arena = self._target.arena
+        return EngineState(
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            kv_pages=arena.num_pages,
+            kv_pages_in_use=arena.pages_in_use,
+            kv_bytes=arena.memory_bytes(),
+            draft_bytes=None if self._drafting is None else self._drafting.memory_bytes(),
+        )
 
     def _preempted(self, request: Request) -> None:
         if self._drafting is not None:
@@ -288,23 +386,3 @@ class LLM:
             self._controller.observe(stats)
         if self._observed:
             self._registry.broadcast("specdec_step_finished", step=stats)
-
-    def _abort_on_error(self, groups: list[Group]) -> _Abort:
-        return _Abort(self._stepper, groups)
-
-
-class _Abort:
-    """Ends the requests of a call that is left before they have finished."""
-
-    def __init__(self, stepper: Stepper, groups: list[Group]) -> None:
-        self._stepper = stepper
-        self._groups = groups
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *error: object) -> None:
-        for group in self._groups:
-            for request in group.requests:
-                if not request.finished:
-                    self._stepper.end(request, "abort")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ from torch import nn
 
 from specdec.errors import TargetError
 
-WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+GGUF = ".gguf"
+WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
 
 
 def resolve_device(device: str) -> torch.device:
@@ -41,43 +45,111 @@ def resolve_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
     return names[dtype]
 
 
-def check_folder(model: str) -> None:
-    """Raise TargetError if `model` is a local path without a configuration or without weights."""
-    path = Path(model).expanduser()
-    looks_local = path.exists() or model.startswith((".", "/", "~"))
-    if not looks_local:
-        return
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model is, as transformers wants to be told.
+
+    name       as the caller gave it
+    place      a local folder or a hub id
+    gguf_file  the .gguf file in it that holds everything; None for a folder of separate files
+    revision   branch, tag or commit of a hub id; None for its main branch
+    """
+
+    name: str
+    place: str
+    gguf_file: str | None = None
+    revision: str | None = None
+
+    @classmethod
+    def of(cls, model: str, revision: str | None = None) -> ModelSource:
+        """Read a folder, a .gguf file, a hub id, or `org/name/file.gguf` of the hub.
+
+        Raises TargetError for a local path that has no model, and for a revision of one.
+        """
+        path = Path(model).expanduser()
+        local = path.exists() or model.startswith((".", "/", "~"))
+        if local and revision is not None:
+            message = f"revision={revision!r} is of a hub id, but model {model!r} is a local path; leave it out"
+            raise TargetError(message)
+        if not model.endswith(GGUF):
+            if local:
+                _check_folder(model, path)
+            return cls(model, str(path) if local else model, revision=revision)
+        if importlib.util.find_spec("gguf") is None:
+            message = f"reading {model!r} needs the package gguf: pip install 'specdec-engine[gguf]'"
+            raise TargetError(message)
+        on_hub = None if local else re.fullmatch("([^/]+/[^/]+)/(.+)", model)
+        if on_hub is not None:
+            return cls(model, on_hub[1], on_hub[2], revision)
+        if not path.is_file():
+            message = f"model {model!r} is not a file here; expected a path of a .gguf file, or org/name/file.gguf"
+            raise TargetError(message)
+        return cls(model, str(path.parent), path.name)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of every `from_pretrained`."""
+        given = {"gguf_file": self.gguf_file, "revision": self.revision}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def failed(self, what: str, error: Exception) -> TargetError:
+        """Return the one error for what transformers could not read."""
+        if Path(self.place).is_dir():
+            return TargetError(f"model {self.name!r} cannot be loaded, {what} cannot be read: {first_line(error)}")
+        at = "" if self.revision is None else f" at revision {self.revision!r}"
+        return TargetError(
+            f"model {self.name!r}{at} is no local path, and {what} of a hub id of this name cannot be had: "
+            f"{first_line(error)}. Check the name, or pass a folder; offline, only what was fetched before is there"
+        )
+
+
+def _check_folder(model: str, path: Path) -> None:
     if not path.is_dir():
         message = f"model {model!r} is not a folder; expected a folder with config.json and weights, or a hub id"
         raise TargetError(message)
     if not (path / "config.json").is_file():
-        message = f"model folder {model!r} has no config.json; is it the folder that save_pretrained wrote?"
+        packed = sorted(file.name for file in path.glob("*" + GGUF))
+        hint = f"pass one of its files: {', '.join(packed)}" if packed else "is it what save_pretrained wrote?"
+        message = f"model folder {model!r} has no config.json; {hint}"
         raise TargetError(message)
     if not any(next(path.glob(pattern), None) for pattern in WEIGHT_PATTERNS):
         message = f"model folder {model!r} has a config.json but no weights ({', '.join(WEIGHT_PATTERNS)})"
         raise TargetError(message)
 
 
-def load_model(model: str, dtype: Any, device: torch.device) -> nn.Module:
-    """Load a causal language model for inference."""
-    from transformers import AutoModelForCausalLM
+def load_config(source: ModelSource) -> Any:
+    """Return the model's transformers configuration without loading weights; raises TargetError."""
+    from transformers import AutoConfig
 
-    check_folder(model)
+    try:
+        return AutoConfig.from_pretrained(source.place, **source.arguments)
+    except Exception as error:  # readers of many formats, each with errors of its own
+        raise source.failed("the configuration", error) from error
+
+
+def load_model(source: ModelSource, dtype: Any, device: torch.device) -> nn.Module:
+    """Load a causal language model for inference; the weights of a .gguf file become plain ones of that dtype."""
+    import transformers
+
+    arguments = source.arguments
+    if source.gguf_file is not None and hasattr(transformers, "GgufConfig"):
+        arguments["quantization_config"] = transformers.GgufConfig(dequantize=True)
     try:
         with _quiet_unless_terminal():
-            loaded: nn.Module = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+            loaded: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
+                source.place, dtype=dtype, **arguments
+            )
     except Exception as error:  # readers of many formats, each with errors of its own
-        message = f"model {model!r} cannot be loaded by transformers: {first_line(error)}"
-        raise TargetError(message) from error
+        raise source.failed("the weights", error) from error
     return loaded.to(device).eval()
 
 
-def load_tokenizer(model: str) -> Any | None:
+def load_tokenizer(source: ModelSource) -> Any | None:
     """Load the tokenizer that lies beside the weights, or return None if there is none."""
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(model)
+        return AutoTokenizer.from_pretrained(source.place, **source.arguments)
     except (OSError, ValueError, KeyError):
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,27 @@ class Prompt:
     text: str | None
 
 
-def encode_prompts(prompts: Any, tokenizer: Any, vocab_size: int, max_length: int) -> list[Prompt]:
-    """Return one prompt for each that was passed. Raises RequestError for the first that cannot run."""
-    many = _as_list(prompts)
-    encoded = [_encode(prompt, tokenizer) for prompt in many]
-    for index, prompt in enumerate(encoded):
-        _check(prompt, f"prompt {index}" if len(encoded) > 1 else "the prompt", vocab_size, max_length)
-    return encoded
+def encode_prompts(prompts: Any, tokenizer: Any) -> list[Prompt]:
+    """Return one prompt for each that was passed. Raises RequestError for the first that is neither text nor ids."""
+    return [_encode(prompt, tokenizer) for prompt in _as_list(prompts)]
+
+
+def fit_prompts(
+    prompts: Sequence[Prompt], params: Sequence[SamplingParams], vocab_size: int, max_length: int
+) -> list[Prompt]:
+    """Shorten the prompts whose parameters say so. Raises RequestError for the first that cannot run."""
+    fitted = [_truncate(prompt, p, max_length) for prompt, p in zip(prompts, params, strict=True)]
+    for index, prompt in enumerate(fitted):
+        _check(prompt, f"prompt {index}" if len(fitted) > 1 else "the prompt", vocab_size, max_length)
+    return fitted
+
+
+def _truncate(prompt: Prompt, params: SamplingParams, max_length: int) -> Prompt:
+    """Keep the last ids only; -1 leaves room for one id to emit."""
+    count = params.truncate_prompt_tokens
+    if count is None:
+        return prompt
+    return replace(prompt, ids=prompt.ids[-(max_length - 1 if count == -1 else count) :])
 
 
 def _as_list(prompts: Any) -> list[Any]:
@@ -85,16 +99,19 @@ def _check(prompt: Prompt, name: str, vocab_size: int, max_length: int) -> None:
         raise RequestError(message)
 
 
-def pair_params(params: Any, count: int) -> list[SamplingParams]:
-    """Return one `SamplingParams` a prompt."""
+def pair_params(params: Any, count: int, tokenizer: Any) -> list[SamplingParams]:
+    """Return one `SamplingParams` a prompt. Raises RequestError for others, and for stop texts without a tokenizer."""
     if params is None:
         params = SamplingParams()
     if isinstance(params, SamplingParams):
-        return [params] * count
+        params = [params] * count
     if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
         message = f"sampling_params of type {type(params).__name__}: expected SamplingParams or a list of them"
         raise RequestError(message)
     if len(params) != count:
         message = f"{len(params)} sampling params were given for {count} prompts"
+        raise RequestError(message)
+    if tokenizer is None and any(p.stop_texts for p in params):
+        message = "sampling parameter stop needs text, but this model has no tokenizer; use stop_token_ids, or pass one"
         raise RequestError(message)
     return list(params)

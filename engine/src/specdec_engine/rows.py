@@ -1,15 +1,15 @@
-"""The rows of one step at which a token is drawn: whose they are and which drafts stand before each; no logits."""
+"""The rows of one step at which a token is drawn: whose they are, and which have no law; no logits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from specdec.draft import IntArray
+from specdec.draft import IntArray, Verdict
 from specdec_engine.request import Request, Work
 
 
@@ -20,11 +20,13 @@ class DrawRows:
     works      n work items that want at least one row
     counts     [n] rows of each
     positions  [R] int32 position of each row's own id; the id drawn there stands at the next one
+    dead       rows that have no law, each with the reason; what was drawn there must not be emitted
     """
 
     works: Sequence[Work]
     counts: IntArray
     positions: IntArray
+    dead: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, works: Sequence[Work]) -> DrawRows:
@@ -51,3 +53,30 @@ class DrawRows:
     def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Repeat one value an item for each of its rows, [R]."""
         return np.repeat(values, self.counts)
+
+    def withhold(self, verdict: Verdict) -> Verdict:
+        """Return a verdict that emits nothing from a dead row.
+
+        An item that reaches one ends with the id before it, as if no more drafts had been accepted. Where that is the
+        item's first row, its request gets an `error`, and what the verdict says of it is without meaning.
+        """
+        if not self.dead:
+            return verdict
+        lengths = verdict.accepted.copy()
+        ends = np.cumsum(verdict.accepted + 1)
+        for item, (work, start, end) in enumerate(zip(self.works, ends - verdict.accepted - 1, ends, strict=True)):
+            reached = [at for at, row in enumerate(verdict.logits_row[start:end].tolist()) if row in self.dead]
+            if reached and reached[0] > 0:
+                lengths[item] = reached[0] - 1
+            elif reached:
+                reason = self.dead[int(verdict.logits_row[start])]
+                work.request.error = f"request {work.request.id}, output id {work.request.output_len}: {reason}"
+        path = _places(verdict.accepted) < np.repeat(lengths, verdict.accepted)
+        emitted = _places(verdict.accepted + 1) <= np.repeat(lengths, verdict.accepted + 1)
+        return Verdict(lengths, verdict.path[path], verdict.emitted[emitted], verdict.logits_row[emitted])
+
+
+def _places(counts: IntArray) -> IntArray:
+    """Return 0 .. count - 1 for each count, one after the other."""
+    starts: IntArray = np.cumsum(counts, dtype=np.int32) - counts
+    return np.arange(counts.sum(), dtype=np.int32) - np.repeat(starts, counts)

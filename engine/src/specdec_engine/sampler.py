@@ -8,18 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specdec.nn.truncate import Truncation
 from specdec.noise import Noise, Purpose
+from specdec_engine.edits import Edits
+from specdec_engine.grammar_mask import forbid
 from specdec_engine.rows import DrawRows
 
 Race = Callable[[Tensor, Noise, int], Tensor]
+Truncate = Callable[[Tensor, Truncation], Tensor]
 
 
 class Sampler:
     """Processes logits and draws: argmax for greedy rows, else argmax of p(v) / e(v) with the row's own noise."""
 
-    def __init__(self, race: Race) -> None:
-        """Take the `race` kernel."""
+    def __init__(self, race: Race, truncate: Truncate) -> None:
+        """Take the kernels `race` and `truncate`."""
         self._race = race
+        self._truncate = truncate
 
     def noise(self, rows: DrawRows) -> Noise:
         """Return the noise of the rows; what is drawn at a row stands at the row's position + 1."""
@@ -28,14 +33,33 @@ class Sampler:
         return Noise(rows.spread(keys), rows.positions + np.int32(1), rows.spread(seq))
 
     def process(self, logits: Tensor, rows: DrawRows) -> Tensor:
-        """Return processed logits [R, V] float32; the given ones stay as they are. Greedy rows are not scaled."""
-        logits = logits.float()
-        params = [request.sampling_params for request in rows.requests]
-        temperatures = [1.0 if p.greedy else p.temperature for p in params]
-        if any(t != 1.0 for t in temperatures):
-            per_row = torch.from_numpy(rows.spread(np.array(temperatures, np.float32)))
-            logits = logits / per_row.to(logits.device).unsqueeze(1)
-        return logits
+        """Return processed logits [R, V] float32, -inf where truncated; the given ones stay as they are.
+
+        Every row is processed as if it were the next one of its own prefix: prompt, output, and the drafts on its
+        path. Greedy rows are neither scaled nor truncated. Rows without a law go into `rows.dead`, and get a flat one.
+        """
+        if any(r.pipeline is not None or r.grammar is not None for r in rows.requests):
+            logits = self._shaped(logits, rows)
+        truncation = _truncation(rows)
+        return logits.float() if truncation is None else self._truncate(logits, truncation)
+
+    def _shaped(self, logits: Tensor, rows: DrawRows) -> Tensor:
+        """Return a float32 copy after everything but temperature and truncation."""
+        masked = forbid(logits, rows)
+        shaped = masked.to(torch.float32, copy=masked is logits, memory_format=torch.contiguous_format)
+        edits = Edits(shaped.shape[1])
+        starts = rows.starts.tolist()
+        pipelines = [(work, first, work.request.pipeline) for work, first in zip(rows.works, starts, strict=True)]
+        for work, first, pipeline in pipelines:
+            for stage in () if pipeline is None else pipeline.stages:
+                stage.edit(work, first, edits)
+        edits.apply(shaped)
+        for work, first, pipeline in pipelines:
+            if pipeline is not None and pipeline.processors is not None:
+                failures = pipeline.processors.apply(work, shaped[first : first + work.wants])
+                rows.dead.update({first + row: why for row, why in failures.items()})
+        _bury(shaped, rows)
+        return shaped
 
     def draw(self, processed: Tensor, noise: Noise, rows: DrawRows) -> Tensor:
         """Return the drawn ids [R] int64."""
@@ -51,6 +75,35 @@ class Sampler:
         part = Noise(noise.keys[sampled], noise.positions[sampled], noise.seq_index[sampled])
         draws[index] = self._race(torch.softmax(processed[index], dim=-1), part, Purpose.TARGET)
         return draws
+
+
+def _truncation(rows: DrawRows) -> Truncation | None:
+    """Return what temperature, min_p, top_k and top_p ask of each row, None if they ask nothing of any."""
+    params = [request.sampling_params for request in rows.requests]
+    asked = [(1.0, 0.0, 0, 1.0) if p.greedy else (p.temperature, p.min_p, max(p.top_k, 0), p.top_p) for p in params]
+    if all(values == (1.0, 0.0, 0, 1.0) for values in asked):
+        return None
+    temperature, min_p, top_k, top_p = zip(*asked, strict=True)
+    return Truncation(
+        rows.spread(np.minimum(temperature, np.finfo(np.float32).max).astype(np.float32)),
+        rows.spread(np.array(min_p, np.float64)),
+        rows.spread(np.array(top_k, np.int64)),
+        rows.spread(np.array(top_p, np.float64)),
+    )
+
+
+def _bury(shaped: Tensor, rows: DrawRows) -> None:
+    """Find the rows of which nothing finite is left, and give them and the failed ones a flat law in place of none."""
+    forbidding = [r.pipeline is not None and len(r.pipeline.forbids) > 0 for r in rows.requests]
+    if any(forbidding):
+        none = ~torch.isfinite(shaped.amax(dim=-1)).cpu().numpy() & rows.spread(np.array(forbidding))
+        owner = np.repeat(np.arange(len(rows.works)), rows.counts)
+        for row in np.flatnonzero(none).tolist():
+            pipeline = rows.requests[owner[row]].pipeline
+            names = () if pipeline is None else pipeline.forbids
+            rows.dead.setdefault(row, f"{', '.join(names)} left no id with a finite logit")
+    for row in rows.dead:
+        shaped[row] = 0.0
 
 
 def argmax(logits: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from specdec.errors import RequestError
 
 # vLLM's bound: dividing by less than this overflows, and the law is a point mass long before.
 GREEDY_BELOW: Final = 1e-5
+_FORMS: Final = ("json", "regex", "choice", "grammar", "json_object")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +21,13 @@ class StructuredOutputsParams:
     json         a JSON schema, as text or as a mapping
     regex        a regular expression that the whole text matches
     choice       the texts of which one is said
-    grammar      a context-free grammar in EBNF
+    grammar      a context-free grammar, in GBNF (a kind of EBNF, `root ::= ...`) or Lark (`start: ...`)
     json_object  any JSON object
     disable_any_whitespace         JSON without spaces and line breaks between its parts
-    disable_additional_properties  objects have no keys but those that the schema names
+    disable_additional_properties  objects for which the schema names keys have no others
     whitespace_pattern             a regular expression for what may stand between the parts of JSON
+    start_after                    (not in vLLM) an id, or a text for its ids, after which the form begins; what is
+                                   emitted before them, and they themselves, may be anything. None: from the beginning
     """
 
     json: str | Mapping[str, Any] | None = None
@@ -35,18 +38,40 @@ class StructuredOutputsParams:
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
+    start_after: int | str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse none or several forms, and values of another type."""
-        forms = ("json", "regex", "choice", "grammar", "json_object")
-        given = [name for name in forms if getattr(self, name) not in (None, False)]
-        if len(given) != 1:
-            message = f"structured_outputs takes exactly one of {', '.join(forms)}; given: {', '.join(given) or 'none'}"
+        """Refuse none or several forms, values of another type, and options of JSON for what is none."""
+        if len(self._given) != 1:
+            given = ", ".join(self._given) or "none"
+            message = f"structured_outputs takes exactly one of {', '.join(_FORMS)}; given: {given}"
             raise RequestError(message)
         _require(self, isinstance(self.json, (str, Mapping, type(None))), "json", "a schema as text or a mapping")
         _require(self, isinstance(self.regex, (str, type(None))), "regex", "text")
         _require(self, isinstance(self.grammar, (str, type(None))), "grammar", "text")
         _require(self, self.choice is None or _texts(self.choice), "choice", "a list of texts that are not empty")
+        _require(self, _start(self.start_after), "start_after", "an id, a text that is not empty, or None")
+        pattern = self.whitespace_pattern
+        _require(self, isinstance(pattern, (str, type(None))), "whitespace_pattern", "a regular expression or None")
+        _require(
+            self,
+            pattern is None or not self.disable_any_whitespace,
+            "whitespace_pattern",
+            "possible with disable_any_whitespace=True: leave one out",
+        )
+        for name in ("disable_any_whitespace", "disable_additional_properties"):
+            _require(self, isinstance(getattr(self, name), bool), name, "true or false")
+        for name in ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"):
+            _require(self, not getattr(self, name) or self.kind.startswith("json"), name, f"an option of {self.kind}")
+
+    @property
+    def _given(self) -> list[str]:
+        return [name for name in _FORMS if getattr(self, name) not in (None, False)]
+
+    @property
+    def kind(self) -> str:
+        """Which of the five forms is given."""
+        return self._given[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +93,14 @@ class SamplingParams:
     detokenize, skip_special_tokens, spaces_between_special_tokens  how ids become text
     logits_processors    called at every position: `f(output ids so far, logits) -> logits`, or an object with
                          `apply(prefix, logits)`; see `specdec_engine.processors`
-    bad_words            texts that are never completed
+    bad_words            texts that are never completed; lists of ids are taken as well
     include_stop_str_in_output  keep the stop text at the end of `text`
     truncate_prompt_tokens  keep that many last ids of the prompt only, -1 = as many as the context allows
     structured_outputs   a `StructuredOutputsParams`
     logit_bias           added to the logits of ids, each clamped to -100 .. 100
     allowed_token_ids    the only ids that may be emitted
-    extra_args           {"specdec": {...}}: options of speculation for this request
+    extra_args           {"specdec": {...}}: options of speculation for this request: `off`, `num_speculative_tokens`,
+                         and those of the method
 
     Raises RequestError with the parameter's name, its value and what was expected.
     """
@@ -99,7 +125,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     logits_processors: Sequence[Callable[..., Any] | Any] | None = None
-    bad_words: Sequence[str] | None = None
+    bad_words: Sequence[str | Sequence[int]] | None = None
     include_stop_str_in_output: bool = False
     truncate_prompt_tokens: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
@@ -166,6 +192,18 @@ def _stop(value: object) -> bool:
     return _no_texts(value) or (isinstance(value, str) and value != "")
 
 
+def _start(value: object) -> bool:
+    return value is None or (isinstance(value, str) and value != "") or _ids([value])
+
+
+def _bad_words(value: object) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, (list, tuple)) and all(
+        (isinstance(word, str) and word != "") or (_ids(word) and len(word) > 0) for word in value
+    )
+
+
 def _count_or_all(value: object) -> bool:
     return value is None or (_is_int(value) and value >= -1)  # type: ignore[operator]
 
@@ -201,7 +239,7 @@ _RULES: Final[dict[str, _Rule]] = {
     "logprobs": (_count_or_all, "a whole number of at least 0, -1 for all ids, or None"),
     "prompt_logprobs": (_count_or_all, "a whole number of at least 0, -1 for all ids, or None"),
     "logits_processors": (_processors, "a list of callables or of objects with apply(prefix, logits)"),
-    "bad_words": (_no_texts, "a list of texts that are not empty"),
+    "bad_words": (_bad_words, "a list of texts or lists of ids, none of them empty"),
     "truncate_prompt_tokens": (
         lambda v: v is None or (_is_int(v) and (v >= 1 or v == -1)),
         "a whole number of at least 1, -1, or None",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from specdec.draft import Draft
+from specdec_engine import trees
 from specdec_engine.request import Request, Work
 from specdec_engine.target import Target
 
@@ -60,9 +61,12 @@ class Scheduler:
         lengths = list(draft.lengths or ())
         ends = np.cumsum([0, *lengths])
         decode: list[tuple[int, Work]] = []
-        for row, request in enumerate(ready):
+        for row, (request, tree) in enumerate(zip(ready, trees.split(draft, self._target.ancestor_bits), strict=True)):
             ids = np.concatenate((request.tokens[-1:], draft.tokens[ends[row] : ends[row + 1]]))
-            decode.append((row, Work(request, request.run_len, ids, False, lengths[row], 1 + lengths[row])))
+            work = Work(request, request.run_len, ids, False, lengths[row], 1 + lengths[row])
+            if tree is not None:
+                work.parents, work.ancestors = tree
+            decode.append((row, work))
         works = [work for _, work in decode] + self._chunks({id(request) for request in ready})
         works = self._fit(works)
         kept = {id(work) for work in works}

@@ -22,7 +22,7 @@ from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve, swap_target
 from specdec.sources import DraftSource, TargetInfo
 from specdec_engine.families import check_config
-from specdec_engine.loading import check_folder, first_line, load_model, resolve_dtype
+from specdec_engine.loading import ModelSource, load_config, load_model, resolve_dtype
 from specdec_engine.probe import probe
 from specdec_engine.target import Target
 
@@ -36,8 +36,9 @@ logger = logging.getLogger("specdec_engine")
 
 @dataclass(slots=True)
 class Session:
-    """The parts of one engine."""
+    """The parts of one engine; `source` is None if only a loaded model was given."""
 
+    source: ModelSource | None
     registry: Registry
     target: Target
     resolved: ResolvedConfig | None
@@ -65,21 +66,18 @@ class Limits:
                 raise TargetError(message)
 
 
-def read_config(model: str | None, hf_model: nn.Module | None) -> Any:
-    """Return the model's transformers configuration without loading weights."""
-    if hf_model is not None:
-        return hf_model.config
-    if model is None:
-        message = "no model was given: pass a folder, a hub id, or a loaded model as hf_model="
+def read_config(model: str | None, revision: str | None, hf_model: nn.Module | None) -> tuple[ModelSource | None, Any]:
+    """Return where the model is and its transformers configuration, without loading weights."""
+    source = None if model is None else ModelSource.of(model, revision)
+    if source is None and revision is not None:
+        message = f"revision={revision!r} is of a hub id, and no model was named; leave it out"
         raise TargetError(message)
-    from transformers import AutoConfig
-
-    check_folder(model)
-    try:
-        return AutoConfig.from_pretrained(model)
-    except Exception as error:  # readers of many formats, each with errors of its own
-        message = f"the configuration of model {model!r} cannot be read: {first_line(error)}"
-        raise TargetError(message) from error
+    if hf_model is not None:
+        return source, hf_model.config
+    if source is None:
+        message = "no model was given: pass a folder, a .gguf file, a hub id, or a loaded model as hf_model="
+        raise TargetError(message)
+    return source, load_config(source)
 
 
 def target_info(model: str | None, config: Any, limits: Limits) -> TargetInfo:
@@ -110,6 +108,7 @@ def open_session(
     plugins: Any,
     strict: bool,
     hf_model: nn.Module | None,
+    revision: str | None,
 ) -> Session:
     """Build everything; on any error nothing is left behind."""
     if plugins is not None and not isinstance(plugins, Mapping):
@@ -118,21 +117,20 @@ def open_session(
     dtype = resolve_dtype(dtype)
     registry = Registry(Catalog.discover().with_local(plugins), strict=strict)
     try:
-        hf_config = read_config(model, hf_model)
+        source, hf_config = read_config(model, revision, hf_model)
     except TargetError:
         swapped = _swapped(model, speculative_config, registry)
         if swapped is None:
             raise
         model, speculative_config = swapped
-        hf_config = read_config(model, hf_model)
+        source, hf_config = read_config(model, None, hf_model)
     info = target_info(model, hf_config, limits)
     resolved = None if speculative_config is None else resolve(speculative_config, info, registry)
-    if resolved is not None and resolved.traits.shape != "chain":
-        message = f"method {resolved.method!r} makes token trees, and this engine verifies chains only"
-        raise ConfigError(message)
     with contextlib.ExitStack() as undo:
-        loaded = hf_model if hf_model is not None else load_model(str(model), dtype, device)
-        target = _target(loaded, info, limits, registry.kernels)
+        if hf_model is None:
+            assert source is not None  # read_config has raised
+            hf_model = load_model(source, dtype, device)
+        target = _target(hf_model, info, limits, registry.kernels)
         undo.callback(target.close)
         bytes_per_token = probe(target)
         target.set_budget(_budget(limits, info, bytes_per_token, target.device))
@@ -142,7 +140,7 @@ def open_session(
             verifier, controller = make_verifier(resolved, registry), make_controller(resolved, registry)
             proposer = make_proposer(resolved, target, registry)
         undo.pop_all()
-    return Session(registry, target, resolved, proposer, verifier, controller)
+    return Session(source, registry, target, resolved, proposer, verifier, controller)
 
 
 def _swapped(model: str | None, speculative_config: Any, registry: Registry) -> tuple[str, Any] | None:
@@ -169,6 +167,8 @@ def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels
         info,
         attention=kernels.get("attention", device),
         linear=kernels.get("linear", device) if packed else None,
+        ancestor_bits=kernels.get("ancestor_bits", "cpu"),  # of the tables of a step, which are host arrays
+        compact=kernels.get("compact", device),
         max_num_seqs=limits.max_num_seqs,
         decode_width=limits.decode_width,
         prefill_chunk_size=limits.prefill_chunk_size or default_chunk,

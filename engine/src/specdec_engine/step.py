@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
@@ -10,7 +11,10 @@ import torch
 
 from specdec.draft import Draft, IntArray, StepStats, Verdict
 from specdec.protocols import Verifier
+from specdec_engine import trees
+from specdec_engine.cutting import Legal, cut
 from specdec_engine.drafting import Drafting
+from specdec_engine.logprobs import HEAD_ROWS, LogprobReader
 from specdec_engine.outputs import StopKind
 from specdec_engine.request import PendingRows, Request, Work
 from specdec_engine.rows import DrawRows
@@ -18,6 +22,8 @@ from specdec_engine.sampler import Sampler
 from specdec_engine.scheduler import Scheduler
 from specdec_engine.stopping import StopRules
 from specdec_engine.target import ForwardOutput, Target
+
+logger = logging.getLogger("specdec_engine")
 
 
 class Stepper:
@@ -29,20 +35,24 @@ class Stepper:
         scheduler: Scheduler,
         sampler: Sampler,
         rules: StopRules,
+        logprobs: LogprobReader,
         drafting: Drafting | None,
         verifier: Verifier | None,
         observe: Callable[[StepStats], None],
         max_draft: int,
+        exact: bool = True,
     ) -> None:
-        """Take the parts; `max_draft` is what admission leaves room for."""
+        """Take the parts; `max_draft` is what admission leaves room for. `exact`: the verifier is not lossy."""
         self._target = target
         self._scheduler = scheduler
         self._sampler = sampler
         self._rules = rules
+        self._logprobs = logprobs
         self._drafting = drafting
         self._verifier = verifier
         self._observe = observe
         self._max_draft = max_draft
+        self._exact = exact
 
     def step(self) -> list[Request]:
         """Advance all running requests; return those that gained ids. No-op without requests."""
@@ -51,25 +61,44 @@ class Stepper:
         running = self._scheduler.running
         ready = [request for request in running if request.newest_known]
         draft = Draft.empty(len(ready)) if self._drafting is None else self._drafting.draft(running, ready)
-        works, draft = self._scheduler.plan(ready, draft)
+        works, draft = self._plan(ready, draft)
         if not works:
             return []
         clock.append(perf_counter())
         out = self._target.forward(works)
         clock.append(perf_counter())
         drawing = [work for work in works if work.wants]
-        verdict = self._decide(drawing, draft, out, clock)
-        gained = self._commit(works, drawing, verdict, out)
+        verdict, processed = self._decide(drawing, draft, out, clock)
+        self._score_prompts(works, out)
+        gained = self._commit(works, drawing, verdict, out, processed if self._logprobs.processed else out.logits)
         clock.append(perf_counter())
         self._report(drawing, verdict, gained, out.rows, clock)
         return [request for request, _ in gained]
 
-    def _decide(self, drawing: Sequence[Work], draft: Draft, out: ForwardOutput, clock: list[float]) -> Verdict:
-        """Draw a token at every wanted row and let the verifier compare; plain rows emit what was drawn."""
+    def _plan(self, ready: Sequence[Request], draft: Draft) -> tuple[list[Work], Draft]:
+        """Cut from the draft what requests cannot emit, and return the work of this step with its draft."""
+        proposed = {id(request): length for request, length in zip(ready, draft.lengths or (), strict=True)}
+        deepest = None if self._drafting is None else self._drafting.depths(ready)
+        if deepest is not None:
+            room = self._target.arena.num_tokens
+            draft = trees.within(draft, deepest, [room - len(request) for request in ready])
+        rules = [_legal(request) for request in ready]
+        works, draft = self._scheduler.plan(ready, cut(draft, rules, exact=self._exact))
+        for work in works:
+            work.proposed = proposed.get(id(work.request), 0)
+        return works, draft
+
+    def _decide(
+        self, drawing: Sequence[Work], draft: Draft, out: ForwardOutput, clock: list[float]
+    ) -> tuple[Verdict, torch.Tensor | None]:
+        """Draw a token at every wanted row and let the verifier compare; plain rows emit what was drawn.
+
+        Return the processed logits, too.
+        """
         if not drawing or out.logits is None:
             clock.extend([clock[-1]] * 2)
             none = np.empty(0, np.int32)
-            return Verdict(none, none, none, none)
+            return Verdict(none, none, none, none), None
         rows = DrawRows.of(drawing)
         noise = self._sampler.noise(rows)
         with torch.inference_mode():
@@ -83,52 +112,91 @@ class Stepper:
                 )
             else:
                 draft.lengths = [work.num_draft for work in drawing]
-                verdict = self._verifier.verify(draft, logits, noise, draws)
+                greedy = np.array([request.sampling_params.greedy for request in rows.requests], np.bool_)
+                verdict = self._verifier.verify(draft, logits, noise, draws, greedy)
+            verdict = rows.withhold(verdict)
             clock.append(perf_counter())
-        return verdict
+        return verdict, logits
+
+    def _score_prompts(self, works: Sequence[Work], out: ForwardOutput) -> None:
+        """Add the log-probabilities of the prompt ids that this step's prompt chunks predict."""
+        if out.scored is None:
+            return
+        scored = [work for work in works if work.scored]
+        for work, hidden in zip(scored, torch.split(out.scored, [len(work.scored) for work in scored]), strict=True):
+            for part in torch.split(hidden, HEAD_ROWS):
+                self._logprobs.add_prompt(work.request, self._target.compute_logits(part))
 
     def _commit(
-        self, works: Sequence[Work], drawing: Sequence[Work], verdict: Verdict, out: ForwardOutput
+        self,
+        works: Sequence[Work],
+        drawing: Sequence[Work],
+        verdict: Verdict,
+        out: ForwardOutput,
+        logits: torch.Tensor | None,
     ) -> list[tuple[Request, int]]:
-        """Append what stands, note the committed rows, end what is over; return (request, ids gained)."""
-        accepted = {id(w): int(a) for w, a in zip(drawing, verdict.accepted, strict=True)}
+        """Append what stands, note the committed rows, end what is over; return (request, ids gained).
+
+        `logits` are the rows, raw or processed, whose log-probabilities callers get.
+        """
+        ends = np.cumsum(verdict.accepted)
+        paths = {id(w): verdict.path[e - a : e] for w, a, e in zip(drawing, verdict.accepted, ends, strict=True)}
+        self._target.arena.keep(
+            (work.request.segment, work.start + 1, paths[id(work)]) for work in drawing if work.parents is not None
+        )
         at = 0
         for work in works:
-            committed = len(work.ids) - work.num_draft + accepted.get(id(work), 0)
+            committed = work.committed(paths.get(id(work)))
             self._note_rows(work, committed, out, at)
-            work.request.run_len = work.start + committed
+            work.request.run_len = work.start + len(committed)
             at += len(work.ids)
         gained = []
         end = 0
         for work, count in zip(drawing, verdict.accepted.tolist(), strict=True):
             start, end = end, end + count + 1
-            gained.append((work.request, self._append(work, verdict.emitted[start:end], count)))
+            kept = self._append(work, verdict.emitted[start:end], count)
+            gained.append((work.request, kept))
+            if work.request.logprobs is not None and logits is not None:
+                rows = torch.from_numpy(verdict.logits_row[start : start + kept]).to(logits.device)
+                self._logprobs.add(work.request, verdict.emitted[start : start + kept].tolist(), logits[rows])
         return gained
 
-    def _note_rows(self, work: Work, committed: int, out: ForwardOutput, at: int) -> None:
+    def _note_rows(self, work: Work, committed: range | IntArray, out: ForwardOutput, at: int) -> None:
         if self._drafting is None or (out.hidden is None and out.aux is None and not self._drafting.wants_rows):
             return
-        hidden = None if out.hidden is None else out.hidden[at : at + committed]
-        aux = None if out.aux is None else out.aux[at : at + committed]
-        work.request.pending.append(PendingRows(work.start, committed, hidden, aux))
+        rows: slice | torch.Tensor = slice(at, at + len(committed))
+        if not isinstance(committed, range):
+            rows = torch.from_numpy(committed.astype(np.int64) + at)
+        hidden = None if out.hidden is None else out.hidden[rows]
+        aux = None if out.aux is None else out.aux[rows]
+        work.request.pending.append(PendingRows(work.start, len(committed), hidden, aux))
 
     def _append(self, work: Work, emitted: IntArray, accepted: int) -> int:
         request = work.request
-        kept, reason, stop_id = self._rules.cut(request, emitted)
+        if request.error is not None:
+            logger.error("%s", request.error)
+            self.end(request, "error")
+            return 0
+        kept, reason, stop_reason = self._rules.cut(request, emitted)
         request.append(emitted[:kept])
+        if request.grammar is not None:
+            request.grammar.commit(emitted[:kept].tolist())
+        if request.pipeline is not None:
+            request.pipeline.commit(emitted[:kept].tolist())
         if not work.prompt:
-            request.metrics.add_row(work.num_draft, work.num_draft, accepted, kept)
+            request.metrics.add_row(work.proposed, work.num_draft, accepted, kept, work.draft_depth)
         if reason is not None:
-            self.end(request, reason, stop_id)
+            self.end(request, reason, stop_reason)
         return kept
 
-    def end(self, request: Request, reason: StopKind, stop_id: int | None = None) -> None:
+    def end(self, request: Request, reason: StopKind, stop_reason: int | str | None = None) -> None:
         """End a request and free what it holds."""
-        request.finish_reason, request.stop_reason = reason, stop_id
+        request.finish_reason, request.stop_reason = reason, stop_reason
         self._scheduler.remove(request)
         request.pending.clear()
+        request.grammar = request.pipeline = None
         if self._drafting is not None:
-            self._drafting.finish(request, "aborted" if reason == "abort" else "done")
+            self._drafting.finish(request, "aborted" if reason in ("abort", "error") else "done")
 
     def _report(
         self,
@@ -145,15 +213,29 @@ class Stepper:
         self._observe(
             StepStats(
                 request_ids=[drawing[i].request.id for i in decode],
-                proposed=[drawing[i].num_draft for i in decode],
+                proposed=[drawing[i].proposed for i in decode],
                 drafted=[drawing[i].num_draft for i in decode],
                 accepted=[int(verdict.accepted[i]) for i in decode],
                 emitted=[gained[i][1] for i in decode],
+                depths=[drawing[i].draft_depth for i in decode],
                 failed=self._drafting.failed,
                 rows=rows,
                 seconds=dict(zip(names, np.diff(clock).tolist(), strict=True)),
             )
         )
+
+
+def _legal(request: Request) -> Legal | None:
+    """Return the rule by which the request's drafts are cut, None where all is legal."""
+    grammar, pipeline = request.grammar, request.pipeline
+    if pipeline is None:
+        return None if grammar is None else grammar.legal
+
+    def both(ids: IntArray) -> int:
+        count = pipeline.legal(request, ids)
+        return count if grammar is None else min(count, grammar.legal(ids))
+
+    return both
 
 
 def _count(n: int) -> IntArray:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from specdec.draft import IntArray
 from specdec_engine.outputs import StopKind
 from specdec_engine.request import Request
+
+
+class Cut(NamedTuple):
+    """How many of the emitted ids stay, why the request ends (None: it goes on), and the stop id or text if any."""
+
+    kept: int
+    reason: StopKind | None
+    stop_reason: int | str | None
 
 
 class StopRules:
@@ -22,19 +32,30 @@ class StopRules:
             left = min(left, request.sampling_params.max_tokens - request.output_len)
         return left
 
-    def cut(self, request: Request, emitted: IntArray) -> tuple[int, StopKind | None, int | None]:
-        """Return how many of the emitted ids stay, why the request ends (None: it goes on), and the stop id if any.
+    def cut(self, request: Request, emitted: IntArray) -> Cut:
+        """Find the first id at which a rule fires; the id is kept. The caller appends what stays.
 
-        The id that fires a rule is kept. A stop id and the length limit at the same place count as "stop", as in vLLM.
+        At one id the end-of-sequence ids come first, then stop ids, then stop texts, then the length, as in vLLM. No
+        rule but the length fires before `min_tokens` ids, and no stop text that ends in the text of the first
+        `min_tokens` ids. Of a request with stop texts, the ids up to the cut go into its text here.
         """
-        params = request.sampling_params
-        stop_ids = params.stop_token_ids or ()
+        params, text = request.sampling_params, request.text
+        stop_ids, stops = params.stop_token_ids or (), params.stop_texts
         budget = self.budget(request)
         for count, token in enumerate(emitted[:budget].tolist(), start=1):
-            if token in self.eos_token_ids and not params.ignore_eos:
-                return count, "stop", None
-            if token in stop_ids:
-                return count, "stop", token
+            length = request.output_len + count
+            ended = token in self.eos_token_ids and not params.ignore_eos
+            if length >= params.min_tokens and (ended or token in stop_ids):
+                if not params.include_stop_str_in_output:
+                    text.limit = length - 1
+                return Cut(count, "stop", None if ended else token)
+            if stops:
+                start = len(text)
+                text.push(token)
+                if length > params.min_tokens:
+                    stop = text.cut(stops, start, keep=params.include_stop_str_in_output)
+                    if stop is not None:
+                        return Cut(count, "stop", stop)
         if len(emitted) >= budget:
-            return budget, "length", None
-        return len(emitted), None, None
+            return Cut(budget, "length", None)
+        return Cut(len(emitted), None, None)

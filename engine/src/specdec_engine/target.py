@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +27,28 @@ class ForwardOutput:
     hidden  [sum of rows, H] final hidden states, or None if not tapped
     aux     [sum of rows, layers, H] residual-stream states, or None if not tapped
     rows    rows that ran, padding included
+    scored  [sum of len(work.scored), H] final hidden states of those rows, or None if there are none
     """
 
     logits: Tensor | None
     hidden: Tensor | None
     aux: Tensor | None
     rows: int
+    scored: Tensor | None = None
+
+
+class _DecoderAnswer:
+    """What a decoder returns to the head above it: the final states, and None for all else that a family may read."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden.unsqueeze(0)
+
+    def __getitem__(self, index: Any) -> Any:
+        return (self.last_hidden_state,)[index]
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
 
 
 class Target:
@@ -44,11 +61,13 @@ class Target:
         *,
         attention: Callable[..., Tensor],
         linear: Callable[..., Tensor] | None,
+        ancestor_bits: Callable[..., Tensor],
+        compact: Callable[..., None],
         max_num_seqs: int,
         decode_width: int | None,
         prefill_chunk_size: int,
     ) -> None:
-        """Bind the model; `linear` None leaves its linear layers as they are."""
+        """Bind the model; `linear` None leaves its linear layers as they are. The rest are kernels, by their ops."""
         self.model = model
         self.info = info
         self.max_num_seqs = max_num_seqs
@@ -56,8 +75,10 @@ class Target:
         self.prefill_chunk_size = prefill_chunk_size
         self.binding = Binding(model, attention, linear)
         self.binding.batched_experts = decode_width is not None
-        self.arena = KVArena(0, self.device)
-        self._base = getattr(model, str(getattr(model, "base_model_prefix", "")), None) or model
+        self.ancestor_bits = ancestor_bits
+        self._compact = compact
+        self.arena = self.new_arena(0)
+        self._base: nn.Module = model.get_decoder()  # type: ignore[operator] # what the head's code calls
         self._keeps = "logits_to_keep" in inspect.signature(type(model).forward).parameters
         self._tapped: dict[int, Tensor] = {}
         self._final: Tensor | None = None
@@ -80,6 +101,12 @@ class Target:
         """Positions that the KV arena holds."""
         return self.arena.num_tokens
 
+    @property
+    def embedding_weight(self) -> Tensor:
+        """Rows of the input embedding [V, H], without the factor that some families put on them."""
+        weight: Tensor = self.model.get_input_embeddings().weight  # type: ignore[operator]
+        return weight.detach()
+
     def embed(self, ids: Tensor) -> Tensor:
         """Return the input embeddings [n, H] of ids [n]."""
         with torch.inference_mode():
@@ -92,9 +119,7 @@ class Target:
         The head of a family (softcap, logit scale, ...) lives in the model's `forward`, so that is run with a decoder
         that answers with the given states.
         """
-        from transformers.modeling_outputs import BaseModelOutputWithPast
-
-        answer = BaseModelOutputWithPast(last_hidden_state=hidden.unsqueeze(0))
+        answer = _DecoderAnswer(hidden)
         ids = torch.zeros((1, hidden.shape[0]), dtype=torch.long, device=self.device)
         kept = self._base.__dict__.get("forward")
         self._base.__dict__["forward"] = lambda *args, **kwargs: answer
@@ -109,16 +134,16 @@ class Target:
 
     def new_arena(self, num_tokens: int) -> KVArena:
         """Return a KV arena for a drafter, for that many tokens, on the target's device."""
-        return KVArena(num_tokens, self.device)
+        return KVArena(num_tokens, self.device, compact=self._compact)
 
     def set_budget(self, num_tokens: int) -> None:
         """Replace the KV arena by an empty one for that many tokens."""
-        self.arena = KVArena(num_tokens, self.device)
+        self.arena = self.new_arena(num_tokens)
 
     def close(self) -> None:
         """Take the taps off and drop the KV arena."""
         self.tap(hidden=False, aux_layers=())
-        self.arena = KVArena(0, self.device)
+        self.arena = self.new_arena(0)
 
     def tap(self, *, hidden: bool, aux_layers: Sequence[int]) -> None:
         """Record final hidden states and the residual stream R_k at the given layers in every later forward.
@@ -140,6 +165,18 @@ class Target:
 
     def _keep_final(self, module: nn.Module, args: Any, output: Any) -> None:
         self._final = output[0][0] if isinstance(output, tuple) else output.last_hidden_state[0]
+
+    @contextmanager
+    def _final_states(self, works: Sequence[Work]) -> Iterator[None]:
+        """Record final hidden states, tapped or not, in forwards of works whose prompt is scored."""
+        hook = None
+        if not self._tap_hidden and any(work.scored for work in works):
+            hook = self._base.register_forward_hook(self._keep_final)
+        try:
+            yield
+        finally:
+            if hook is not None:
+                hook.remove()
 
     def _tap_layer(self, layers: Sequence[nn.Module], k: int) -> torch.utils.hooks.RemovableHandle:
         if k == len(layers):
@@ -173,11 +210,13 @@ class Target:
         order = {id(work): i for i, work in enumerate(works)}
         logits: list[tuple[tuple[int, int], Tensor]] = []
         states: list[tuple[tuple[int, int], Tensor | None, Tensor | None]] = []
+        scored: list[tuple[tuple[int, int], Tensor]] = []
         rows = 0
         for pieces, width in split(works, self.decode_width, self.prefill_chunk_size):
             batch = build(pieces, width, self.arena)
             rows += len(batch.ids)
-            out = self._run(batch)
+            with self._final_states(works):
+                out = self._run(batch)
             at, used = 0, 0
             for piece in pieces:
                 key = (order[id(piece.work)], piece.offset)
@@ -186,15 +225,19 @@ class Target:
                     logits.append((key, out[used : used + wanted]))
                     used += wanted
                 states.append((key, *self._take(at, piece.count)))
+                if piece.work.scored and self._final is not None:  # only rows of prompts, and those are one piece
+                    scored.append((key, self._final[at + piece.work.scored.start : at + piece.work.scored.stop]))
                 at += piece.count
         logits.sort(key=lambda item: item[0])
         states.sort(key=lambda item: item[0])
+        scored.sort(key=lambda item: item[0])
         parts = [part for _, part in logits]
         return ForwardOutput(
             logits=None if not parts else parts[0] if len(parts) == 1 else torch.cat(parts),
             hidden=torch.cat([h for _, h, _ in states if h is not None]) if self._tap_hidden else None,
             aux=torch.cat([a for _, _, a in states if a is not None]) if self._aux_layers else None,
             rows=rows,
+            scored=torch.cat([h for _, h in scored]) if scored else None,
         )
 
     def _take(self, at: int, count: int) -> tuple[Tensor | None, Tensor | None]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from specdec.catalog import Catalog
-from specdec.errors import ConfigError
+from specdec.errors import ConfigError, DeprecatedNameWarning
 from specdec.loader import Registry
 from specdec.protocols import Proposer
 from specdec.resolve import resolve
@@ -82,11 +82,17 @@ def test_a_suffix_that_no_context_can_repeat_is_refused(method):
     resolved_by(registry_of(), method, {"prompt_lookup_min": 256}, replace(INFO, max_model_len=257))
 
 
-def test_wrong_bounds_and_old_spellings_reach_the_user_as_one_error():
+def test_wrong_bounds_and_misspelt_ones_reach_the_user_as_one_error():
     with pytest.raises(ConfigError, match="leave one out"):
         resolved_by(registry_of(), "ngram", {"prompt_lookup_min": 5, "prompt_lookup_max": 2})
-    with pytest.raises(ConfigError, match="prompt_lookup_max"):
-        resolved_by(registry_of(), "ngram", {"ngram_prompt_lookup_max": 10})
+    with pytest.raises(ConfigError, match=r"did you mean prompt_lookup_max\?"):
+        resolved_by(registry_of(), "ngram", {"prompt_lokup_max": 10})
+
+
+def test_the_old_spelling_of_a_bound_is_read_with_a_warning():
+    with pytest.warns(DeprecatedNameWarning, match="ngram_prompt_lookup_max is the old name of prompt_lookup_max"):
+        resolved = resolved_by(registry_of(), "ngram", {"ngram_prompt_lookup_max": 10})
+    assert (resolved.options.prompt_lookup_min, resolved.options.prompt_lookup_max) == (10, 10)
 
 
 def test_a_draft_checkpoint_is_refused(tmp_path):

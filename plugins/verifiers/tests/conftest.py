@@ -13,8 +13,11 @@ import torch
 from specdec.catalog import Catalog
 from specdec.draft import Draft, Verdict
 from specdec.kernels import Kernels
+from specdec.nn.race import race_reference
 from specdec.noise import Noise, Purpose
 from specdec_plugin_verifiers.coupled import Coupled
+from specdec_plugin_verifiers.laws import Laws, Remainder
+from specdec_plugin_verifiers.trial import Judge, Trial
 
 
 @dataclass
@@ -92,7 +95,9 @@ def _random_case(rng: np.random.Generator, *, chains: bool) -> Case:
     return case
 
 
-def _emit(table: Any, newest: Any, draft: Draft, *, seed: int = 0, verifier: Any = None) -> Verdict:
+def _emit(
+    table: Any, newest: Any, draft: Draft, *, seed: int = 0, verifier: Any = None, host_draws: bool = True
+) -> Verdict:
     """Verify drafts of a table model: each node's row has the law of its token, drawn with the row's own noise."""
     lengths = np.asarray(draft.lengths)
     first = np.arange(len(lengths)) + np.cumsum(lengths) - lengths
@@ -102,15 +107,17 @@ def _emit(table: Any, newest: Any, draft: Draft, *, seed: int = 0, verifier: Any
     parents = own - 1 if draft.parents is None else draft.parents
     last, depth = np.empty(total, np.int64), np.zeros(total, np.int32)
     last[first] = newest
-    last[first[owner] + 1 + own] = draft.tokens
-    for i in range(len(draft.tokens)):  # a parent stands before its children
-        depth[first[owner[i]] + 1 + own[i]] = depth[first[owner[i]] + 1 + parents[i]] + 1
+    node, parent = first[owner] + 1 + own, first[owner] + 1 + parents
+    last[node] = draft.tokens
+    for _ in range(lengths.max(initial=0)):
+        depth[node] = depth[parent] + 1
     rows = np.repeat(np.arange(len(lengths)), lengths + 1)
     keys = np.random.default_rng(seed).integers(0, 2**63, len(lengths)).astype(np.uint64)
     noise = Noise(keys[rows], 40 + depth, np.zeros(total, np.int32))
     probs = torch.from_numpy(np.asarray(table, np.float32))[torch.from_numpy(last)]
-    draws = Kernels(Catalog.discover()).get("race")(probs, noise, Purpose.TARGET)
-    return (verifier or Coupled()).verify(draft, probs.log(), noise, draws)
+    draws = Kernels(Catalog.discover()).get("race")(probs, noise, Purpose.TARGET) if host_draws else None
+    sampled = np.zeros(len(lengths), np.bool_)
+    return (verifier or Coupled()).verify(draft, probs.log(), noise, draws, sampled)
 
 
 def _transitions(verdict: Verdict, newest: Sequence[int], size: int, depths: int) -> list[Any]:
@@ -123,6 +130,121 @@ def _transitions(verdict: Verdict, newest: Sequence[int], size: int, depths: int
             before = token
         at += accepted + 1
     return counts
+
+
+def _call(rng: np.random.Generator, *, trees: bool, size: int = 8) -> dict[str, Any]:
+    """Return random arguments of `Verifier.verify`: up to 6 rows, laws of some drafts, greedy and truncated rows."""
+    case = _random_case(rng, chains=not trees)
+    draft = case.draft(trees=trees)
+    draft.tokens = draft.tokens % size
+    lengths = np.asarray(draft.lengths, np.int64)
+    rows, count = int(lengths.sum()) + len(lengths), len(draft.tokens)
+    logits = rng.normal(0, 2, (rows, size))
+    logits[rng.random(logits.shape) < rng.choice([0.0, 0.6])] = -np.inf
+    logits[np.arange(rows), rng.integers(0, size, rows)] = 0.0
+    if count and rng.random() < 0.8:
+        width = size if rng.random() < 0.5 else size - 2
+        draft.q = torch.from_numpy(rng.dirichlet(np.ones(width), count + 1).astype(np.float32))
+        ids = np.sort(rng.permutation(size)[:width])
+        draft.d2t = torch.from_numpy(ids - np.arange(width)) if width < size else None
+        family = np.arange(count) if draft.parents is None else np.repeat(lengths.cumsum(), lengths) + draft.parents
+        _, family = np.unique(family, return_inverse=True)
+        soft = (rng.random(count) < 0.7) & ((draft.d2t is None) | np.isin(draft.tokens, ids))
+        draft.q_row = np.where(soft, rng.permutation(count + 1)[family], -1).astype(np.int32)
+    greedy = rng.random(len(lengths)) < rng.choice([0.0, 0.4, 1.0])
+    logits = torch.from_numpy(logits.astype(np.float32))
+    noise = _noise(rng, rows)
+    draws = race_reference(torch.softmax(logits, -1), noise, Purpose.TARGET)
+    best = torch.from_numpy(np.repeat(greedy, lengths + 1))
+    draws = torch.where(best, torch.from_numpy(logits.numpy().argmax(-1)), draws)
+    return {"draft": draft, "logits": logits, "noise": noise, "target_draws": draws, "greedy": greedy}
+
+
+def _families(rng: np.random.Generator, *, size: int | None = None) -> dict[str, Any]:
+    """Return random arguments of the op `accept`: up to 6 nodes with up to 5 children, over up to 2,000 ids."""
+    size = size or int(rng.choice([2, 3, 9, 64, 65, 200, 1024, 1025, 2000]))
+    nodes, most, count = (int(n) for n in rng.integers((1, 1, 1), (7, 6, 4)))
+    width = int(rng.integers(1, size + 1)) if rng.random() < 0.5 else size
+    p, q = (
+        rng.dirichlet(np.full(n, rng.choice([0.05, 1.0])), m).astype(np.float32)
+        for n, m in ((size, nodes), (width, count))
+    )
+    p[rng.random(p.shape) < rng.choice([0.0, 0.5])] = 0.0
+    column = ids = None
+    if width < size or rng.random() < 0.3:
+        ids = torch.from_numpy(rng.permutation(size)[:width].copy())
+        column = torch.full((size,), -1, dtype=torch.int64)
+        column[ids] = torch.arange(width)
+    tokens = rng.integers(0, size, (nodes, most))  # with repetitions
+    tokens[np.arange(most) >= rng.integers(0, most + 1, nodes)[:, None]] = -1
+    law = torch.from_numpy(q)
+    q_row = rng.integers(-1, count, nodes)
+    soft = (rng.random((nodes, most)) < rng.choice([0.0, 0.5, 1.0])) & (q_row >= 0)[:, None] & (tokens >= 0)
+    return {
+        "p": torch.from_numpy(p),
+        "tokens": torch.from_numpy(tokens),
+        "soft": torch.from_numpy(soft),
+        "q_row": torch.from_numpy(q_row),
+        "laws": Laws(law, law.double().sum(1), ids, column),
+    }
+
+
+def _remainder(rng: np.random.Generator, families: dict[str, Any]) -> Remainder:
+    """Return a random remainder of the laws p of `families`."""
+    count = int(rng.integers(1, 9))
+    rows = torch.from_numpy(rng.integers(0, len(families["p"]), count))
+    q_row = torch.from_numpy(rng.integers(-1, len(families["laws"].q), count))
+    alpha, beta = (torch.from_numpy(rng.exponential(1.0, count)) for _ in range(2))
+    return Remainder(rows, alpha, torch.where(q_row >= 0, beta, 0.0), q_row, families["tokens"][rows])
+
+
+def _noise(rng: np.random.Generator, rows: int) -> Noise:
+    keys = rng.integers(0, 2**64, rows, dtype=np.uint64)
+    return Noise(keys, *(rng.integers(0, 2**31, rows).astype(np.int32) for _ in range(2)))
+
+
+@pytest.fixture
+def call_of() -> Callable[..., dict[str, Any]]:
+    """Return a maker of random arguments of `Verifier.verify`: (rng, trees=...)."""
+    return _call
+
+
+@pytest.fixture
+def families_of() -> Callable[..., dict[str, Any]]:
+    """Return a maker of random arguments of the op `accept`: (rng, size=...)."""
+    return _families
+
+
+@pytest.fixture
+def remainder_of() -> Callable[..., Remainder]:
+    """Return a maker of random remainders: (rng, arguments of `accept`)."""
+    return _remainder
+
+
+@pytest.fixture
+def noise_of() -> Callable[..., Noise]:
+    """Return a maker of random noise: (rng, rows)."""
+    return _noise
+
+
+@pytest.fixture(scope="session")
+def kernels() -> Kernels:
+    """Return the kernels of the core and of the verifiers."""
+    return Kernels(Catalog.discover(), ["specdec-plugin-verifiers"])
+
+
+@pytest.fixture
+def trial(kernels: Kernels) -> Callable[..., Trial]:
+    """Return a reader of one call: (draft, probabilities [R, V], greedy=...) -> Trial; noise of no importance."""
+
+    def read(draft: Draft, probs: Any, greedy: Any = None) -> Trial:
+        logits = torch.from_numpy(np.asarray(probs, np.float32)).log()
+        rows = len(logits)
+        noise = Noise(np.arange(rows, dtype=np.uint64), np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32))
+        given = np.zeros(len(draft.lengths), np.bool_) if greedy is None else np.asarray(greedy)
+        return Judge(kernels).trial(draft, logits, noise, None, given)
+
+    return read
 
 
 @pytest.fixture

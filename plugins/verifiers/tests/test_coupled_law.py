@@ -62,11 +62,11 @@ def test_trees_emit_the_tables_law_at_every_depth(emit, transitions):
 class AcceptsOneInFifty:
     """A broken rule, to see these tests fail: one first draft in fifty stands although it is not the draw."""
 
-    def verify(self, draft: Any, logits: Any, noise: Any, target_draws: Any) -> Any:
+    def verify(self, draft: Any, logits: Any, noise: Any, target_draws: Any, greedy: Any) -> Any:
         """Overwrite some emitted first ids by the draft."""
         from specdec_plugin_verifiers.coupled import Coupled
 
-        verdict = Coupled().verify(draft, logits, noise, target_draws)
+        verdict = Coupled().verify(draft, logits, noise, target_draws, greedy)
         starts = np.cumsum(verdict.accepted + 1) - verdict.accepted - 1
         firsts = np.cumsum(draft.lengths) - np.asarray(draft.lengths)
         for row in range(0, len(starts), 50):

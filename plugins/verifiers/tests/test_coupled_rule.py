@@ -20,9 +20,13 @@ def noise_of(rows):
     return Noise(np.arange(rows, dtype=np.uint64), np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32))
 
 
+def sampled(draft):
+    return np.zeros(len(draft.lengths), np.bool_)
+
+
 def verify(draft, draws):
     logits = torch.zeros(len(draws), VOCAB)
-    return Coupled().verify(draft, logits, noise_of(len(draws)), draws)
+    return Coupled().verify(draft, logits, noise_of(len(draws)), draws, sampled(draft))
 
 
 def test_it_is_a_verifier():
@@ -125,7 +129,7 @@ def test_inputs_stay_as_they_are(trees, random_case):
         logits, noise = torch.randn(len(draws), VOCAB), noise_of(len(draws))
         kept = [draft.tokens.copy(), list(draft.lengths), logits.clone(), draws.clone(), noise.keys.copy()]
         parents = None if draft.parents is None else draft.parents.copy()
-        Coupled().verify(draft, logits, noise, draws)
+        Coupled().verify(draft, logits, noise, draws, sampled(draft))
         assert np.array_equal(draft.tokens, kept[0])
         assert list(draft.lengths) == kept[1]
         assert torch.equal(logits, kept[2])
@@ -137,4 +141,4 @@ def test_inputs_stay_as_they_are(trees, random_case):
 
 def test_a_host_that_does_not_draw_is_told_so():
     with pytest.raises(ValueError, match=r"'coupled'.*draws"):
-        Coupled().verify(Draft.of([[1]]), torch.zeros(2, VOCAB), noise_of(2), None)
+        Coupled().verify(Draft.of([[1]]), torch.zeros(2, VOCAB), noise_of(2), None, np.array([False]))

@@ -5,6 +5,7 @@ It knows segments of a flat ragged batch and pages of keys and values; it does n
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,22 +17,29 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specdec.draft import BoolArray, IntArray
+from specdec.nn.trees import ancestor_lists
 
 
 @dataclass(slots=True, eq=False)
 class AttentionStep:
     """Tables of one forward over N flat rows and S segments, the same for every layer; host arrays.
 
-    Row r of segment s is flat row seg_start[s] + r, stands at position seg_context[s] + r and attends to the keys of
-    its own request at positions 0 .. seg_context[s] + r. Rows that no segment covers are padding and come out as zeros.
+    Row r of segment s is flat row seg_start[s] + r and has key number seg_context[s] + r of its request. Rows that no
+    segment covers are padding and come out as zeros. In a chain a row stands at the position of its key's number, and
+    attends to the keys of its own request up to its own. In a tree, which begins at key t = seg_tree[s], a row attends
+    to keys 0 .. t - 1 and to those keys t + b whose bit b is set in its row of `ancestors`, its own among them; of m
+    such keys the i-th stands at position t + i, and the row itself at t + m - 1. A segment may be a later part of a
+    tree, whose earlier rows have run before. A window counts positions.
 
     slots        [N] int32 flat slot page * page_size + offset that the row's key and value go to; -1 = no write
     seg_start    [S] int32 first flat row of the segment
     seg_rows     [S] int32 rows of the segment
-    seg_context  [S] int32 keys before the segment's first row (= the position of that row)
+    seg_context  [S] int32 keys before the segment's first row
     seg_prompt   [S] bool: a prompt chunk (may use a large-batch path), else decode rows (row by row)
-    page_table   [S, P] int32 pages of the segment's request in order of position; entries past the last key are unused
+    page_table   [S, P] int32 pages of the segment's request in order of its keys; entries past the last are unused
     page_size    keys a page
+    seg_tree     [S] int32 first key of the segment's tree, -1 = a chain; None = chains only
+    ancestors    [N, words] int64 bits of `ancestor_bits` for rows of trees; None = chains only
     """
 
     slots: IntArray
@@ -41,6 +49,8 @@ class AttentionStep:
     seg_prompt: BoolArray
     page_table: IntArray
     page_size: int
+    seg_tree: IntArray | None = None
+    ancestors: npt.NDArray[np.int64] | None = None
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of backends, made once a step
 
     def write_plan(self, device: torch.device) -> tuple[Tensor | None, Tensor, Tensor]:
@@ -65,9 +75,9 @@ def write_pages(k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, step: At
 
 
 def gather_pages(pages: Tensor, ids: npt.NDArray[np.int32], first: int, end: int) -> Tensor:
-    """Return the rows of positions first .. end - 1, [Hkv, end - first, D], from pages [num_pages, Hkv, page_size, D].
+    """Return keys or values first .. end - 1, [Hkv, end - first, D], from pages [num_pages, Hkv, page_size, D].
 
-    `ids` are a request's pages in order of position. Pages before the first row wanted are not touched: with a window,
+    `ids` are a request's pages in order. Pages before the first row wanted are not touched: with a window,
     the arena may have given them to somebody else.
     """
     page_size = pages.shape[2]
@@ -150,6 +160,19 @@ def attend_prompt(
     return mixed[0].transpose(0, 1)
 
 
+def _path_keys(step: AttentionStep, s: int, window: int | None) -> list[npt.NDArray[np.int64]]:
+    """Return the keys that each row of a tree's segment sees, in order of position."""
+    assert step.seg_tree is not None and step.ancestors is not None
+    tree, start = int(step.seg_tree[s]), int(step.seg_start[s])
+    ends, bits = ancestor_lists(step.ancestors[start : start + int(step.seg_rows[s])])
+    keys = []
+    for begin, end in itertools.pairwise(ends.tolist()):
+        first = 0 if window is None else max(0, tree + end - begin - window)
+        path = tree + bits[begin:end]
+        keys.append(np.concatenate((np.arange(first, tree), path[max(0, first - tree) :])))
+    return keys
+
+
 def attention_reference(
     q: Tensor,
     k: Tensor,
@@ -167,14 +190,17 @@ def attention_reference(
 
     q [N, H, Dk], k [N, Hkv, Dk], v [N, Hkv, Dv], of any strides; k_pages [num_pages, Hkv, page_size, Dk] and v_pages
     [num_pages, Hkv, page_size, Dv] in the dtype of the model. Query head h reads kv head h // (H // Hkv). `sinks` [H].
-    With `window`, a row sees its own and the window - 1 keys before it. Returns [N, H, Dv] in the dtype of q.
+    With `window`, a row sees its own and the window - 1 positions before it. Returns [N, H, Dv] in the dtype of q.
     """
     write_pages(k, v, k_pages, v_pages, step)
     q = q.contiguous()  # the rounding of torch's products may follow the strides
     out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
     for s in range(len(step.seg_start)):
         start, rows, context = int(step.seg_start[s]), int(step.seg_rows[s]), int(step.seg_context[s])
+        paths = None if step.seg_tree is None or step.seg_tree[s] < 0 else _path_keys(step, s, window)
         first = 0 if window is None else max(0, context + 1 - window)
+        if paths is not None:
+            first = min(int(path[0]) for path in paths)
         keys = gather_pages(k_pages, step.page_table[s], first, context + rows)
         values = gather_pages(v_pages, step.page_table[s], first, context + rows)
         if step.seg_prompt[s]:
@@ -186,7 +212,9 @@ def attention_reference(
         # One row at a time over its own keys only, so that company cannot change the shapes and with them the rounding.
         for r in range(rows):
             end = context + r + 1
-            seen = slice(0 if window is None else max(0, end - window) - first, end - first)
+            seen: slice | Tensor = slice(0 if window is None else max(0, end - window) - first, end - first)
+            if paths is not None:
+                seen = torch.from_numpy(paths[r] - first).to(q.device)
             out[start + r] = attend(
                 q[start + r : start + r + 1], keys[:, seen], values[:, seen], None,
                 scaling=scaling, softcap=softcap, sinks=sinks,

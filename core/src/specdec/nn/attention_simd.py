@@ -98,6 +98,19 @@ def clear(_: Any, target: Any, count: Any) -> Any:
     return procedure(2, emit)
 
 
+@intrinsic
+def fill(_: Any, target: Any, count: Any, value: Any) -> Any:
+    """Set `count` float32 to a value."""
+
+    def codegen(context: Any, b: Any, _: Any, values: Any) -> Any:
+        target, count, value = values
+        with cgutils.for_range(b, count) as loop:
+            simd.store(b, value, target, b.mul(loop.index, simd.const(4)), 4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float32), codegen
+
+
 def _transposed(b: Any, rows: list[Any]) -> list[Any]:
     """Emit the transpose of 16 vectors of 16: four rounds of a perfect shuffle."""
     low = ir.Constant(simd.VI32, [n // 2 + (n % 2) * 16 for n in range(16)])

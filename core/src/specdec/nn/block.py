@@ -56,6 +56,8 @@ class BlockConfig:
     activation  name of the MLP's gate activation, as in transformers' configs
     window      keys that a row sees, its own included; None = all
     scaling     factor of the attention scores; None = head_dim ** -0.5
+    residual_scale  factor of what attention and MLP add to the residual
+    l2_norm     queries and keys are normed, without a weight, after they are turned
     """
 
     heads: int
@@ -65,6 +67,8 @@ class BlockConfig:
     activation: str = "silu"
     window: int | None = None
     scaling: float | None = None
+    residual_scale: float = 1.0
+    l2_norm: bool = False
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> BlockConfig:
@@ -116,9 +120,12 @@ class Block:
 
         x [N, in] is what q, k and v are made of, residual [N, H], turn the cosines and sines of the rows' positions.
         """
-        hidden = residual + self._attend(x, turn, arena, step)
+        hidden = residual + self._scaled(self._attend(x, turn, arena, step))
         gate, up = self._gate_up(self._post(hidden)).chunk(2, dim=-1)
-        return hidden + self._down(self._act(gate) * up)
+        return hidden + self._scaled(self._down(self._act(gate) * up))
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self._config.residual_scale == 1.0 else x * self._config.residual_scale
 
     def _attend(self, x: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep) -> Tensor:
         c = self._config
@@ -129,6 +136,8 @@ class Block:
         q_norm, k_norm = self._qk_norms
         q, k = (q if q_norm is None else q_norm(q)), (k if k_norm is None else k_norm(k))
         q, k = self._rotary.rotate(q, *turn), self._rotary.rotate(k, *turn)
+        if c.l2_norm:
+            q, k = (F.rms_norm(heads, (c.head_dim,), None, c.eps) for heads in (q, k))
         pages = arena.layer(self._layer, k, v)
         scaling = c.head_dim**-0.5 if c.scaling is None else c.scaling
         mixed: Tensor = self._attention(q, k, v, *pages, step, scaling=scaling, window=c.window)

@@ -66,13 +66,22 @@ def _row_noise(noise: Noise, device: torch.device) -> tuple[Tensor, Tensor, Tens
     return keys.to(device), (positions & MASK32).to(device), (seq_index & MASK32).to(device)
 
 
-def exponential_reference(noise: Noise, purpose: int, ids: Tensor) -> Tensor:
-    """Return e [R, n] float64 for ids [n], or [R, n] when each row has ids of its own; R draws places of `noise`."""
+def _words(noise: Noise, purpose: int, ids: Tensor) -> Tensor:
+    """Return word 0 of Philox, [R, n] int64, for ids [n] or [R, n]."""
     keys, positions, seq_index = (column[:, None] for column in _row_noise(noise, ids.device))
     ids = ids.long().expand(len(noise.keys), -1)
     purposes = torch.full_like(ids, int(purpose))
-    word = philox_word(keys.expand_as(ids), ids, positions.expand_as(ids), seq_index.expand_as(ids), purposes)
-    return exponential_of_word(word)
+    return philox_word(keys.expand_as(ids), ids & MASK32, positions.expand_as(ids), seq_index.expand_as(ids), purposes)
+
+
+def exponential_reference(noise: Noise, purpose: int, ids: Tensor) -> Tensor:
+    """Return e [R, n] float64 for ids [n], or [R, n] when each row has ids of its own; R draws places of `noise`."""
+    return exponential_of_word(_words(noise, purpose, ids))
+
+
+def uniform_reference(noise: Noise, purpose: int, ids: Tensor) -> Tensor:
+    """Return u in (0, 1), [R, n] float64, for ids [n] or [R, n]; the definition of the op `uniform`."""
+    return (2 * _words(noise, purpose, ids) + 1).double() * 2.0**-33
 
 
 def race_reference(probs: Tensor, noise: Noise, purpose: int) -> Tensor:

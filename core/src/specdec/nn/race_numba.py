@@ -1,9 +1,4 @@
-"""The race op on a CPU: noise only for ids that have a chance, in vectors where a stretch of the row is dense.
-
-Bit-equal to `specdec.noise.exponential`: no fastmath, so no operation is contracted or reordered, and the split of a
-double into mantissa and exponent is made of its bits. `error_model="numpy"` spares divisions a test for zero, which
-would keep their loops from becoming vectors.
-"""
+"""The race op on a CPU: noise only for ids that have a chance, in vectors where a stretch of the row is dense."""
 
 # mypy: disallow-untyped-decorators=False
 from __future__ import annotations
@@ -12,99 +7,39 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import njit, prange, types
-from numba.extending import intrinsic
+from numba import njit, prange
 from torch import Tensor
 
+from specdec.nn.noise_numba import HALF, MASK, exponential
 from specdec.nn.race import race_reference
-from specdec.noise import (
-    LN2,
-    LOG_COEFFICIENTS,
-    MASK32,
-    PHILOX_M0,
-    PHILOX_M1,
-    PHILOX_ROUNDS,
-    PHILOX_W0,
-    PHILOX_W1,
-    SQRT2,
-    Noise,
-)
+from specdec.noise import Noise
 
 STRETCH: Final = 64  # ids looked at together
 DENSE: Final = 8  # survivors of a stretch from which on the noise of all its ids, in vectors, costs less
 TASK: Final = 64 * STRETCH  # ids a parallel task
 
-_MASK: Final = np.uint64(MASK32)
-_HALF: Final = np.uint64(32)
-_M0, _M1, _W0, _W1 = (np.uint64(word) for word in (PHILOX_M0, PHILOX_M1, PHILOX_W0, PHILOX_W1))
-_EXPONENT_OF_ONE: Final = 0x3FF0000000000000
-_MANTISSA: Final = 0x000FFFFFFFFFFFFF
-
-
-@intrinsic
-def _bits(_: Any, x: Any) -> Any:
-    """Return the bits of a float64 as int64."""
-
-    def codegen(_: Any, b: Any, __: Any, values: Any) -> Any:
-        return b.bitcast(values[0], ir.IntType(64))
-
-    return types.int64(types.float64), codegen
-
-
-@intrinsic
-def _float(_: Any, x: Any) -> Any:
-    """Return the float64 with the bits of an int64."""
-
-    def codegen(_: Any, b: Any, __: Any, values: Any) -> Any:
-        return b.bitcast(values[0], ir.DoubleType())
-
-    return types.float64(types.int64), codegen
-
-
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
-def _exponential(k0: Any, k1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
-    """Return e of one draw; keys and counters are 32 bits in uint64."""
-    for _ in range(PHILOX_ROUNDS):
-        p0, p1 = _M0 * c0, _M1 * c2
-        c0, c1, c2, c3 = (p1 >> _HALF) ^ c1 ^ k0, p1 & _MASK, (p0 >> _HALF) ^ c3 ^ k1, p0 & _MASK
-        k0, k1 = (k0 + _W0) & _MASK, (k1 + _W1) & _MASK
-    bits = _bits(np.float64(np.int64(c0 * np.uint64(2) + np.uint64(1))))
-    power = (bits >> 52) - 1023
-    m = _float((bits & _MANTISSA) | _EXPONENT_OF_ONE)
-    large = m > SQRT2
-    m = 0.5 * m if large else m
-    power = power + 1 if large else power
-    s = (m - 1.0) / (m + 1.0)
-    z = s * s
-    series = LOG_COEFFICIENTS[0]
-    for n in range(1, len(LOG_COEFFICIENTS)):
-        series = series * z + LOG_COEFFICIENTS[n]
-    log_m = 2.0 * s + (2.0 * s) * (z * series)
-    return (33.0 - np.float64(power)) * LN2 - log_m
-
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _race_stretch(p: Any, first: int, key: Any, position: Any, seq: Any, purpose: Any, e: Any) -> Any:
-    """Return (best score, its id) of p [at most STRETCH] float32, with ids from `first` on; e [STRETCH] is scratch."""
+def race_stretch(p: Any, first: int, key: Any, position: Any, seq: Any, purpose: Any, e: Any) -> Any:
+    """Return (best score, its id) of weights p [at most STRETCH], with ids from `first` on; e [STRETCH] is scratch."""
     survivors = 0
     for n in range(len(p)):
         survivors += 1 if p[n] > 0 else 0
     best, winner = 0.0, -1
     if survivors == 0:
         return best, winner
-    k0, k1 = key & _MASK, key >> _HALF
+    k0, k1 = key & MASK, key >> HALF
     if survivors < DENSE:
         for n in range(len(p)):
             if p[n] > 0:
-                score = np.float64(p[n]) / _exponential(k0, k1, np.uint64(first + n), position, seq, purpose)
+                score = np.float64(p[n]) / exponential(k0, k1, np.uint64(first + n), position, seq, purpose)
                 if score > best or winner < 0:
                     best, winner = score, first + n
         return best, winner
     for n in range(len(p)):
-        e[n] = np.float64(p[n]) / _exponential(k0, k1, np.uint64(first + n), position, seq, purpose)
+        e[n] = np.float64(p[n]) / exponential(k0, k1, np.uint64(first + n), position, seq, purpose)
     for n in range(len(p)):
-        if p[n] > 0 and (e[n] > best or winner < 0):
+        if (e[n] > best or winner < 0) and p[n] > 0:  # in this order, since the first is rarely so and the second often
             best, winner = e[n], first + n
     return best, winner
 
@@ -118,11 +53,11 @@ def _race(probs: Any, keys: Any, positions: Any, seq_index: Any, purpose: int, w
     for task in prange(rows * tasks):
         r, part = task // tasks, task % tasks
         e = np.empty(STRETCH, np.float64)
-        position, seq = np.uint64(positions[r]) & _MASK, np.uint64(seq_index[r]) & _MASK
+        position, seq = np.uint64(positions[r]) & MASK, np.uint64(seq_index[r]) & MASK
         best, winner = 0.0, -1
         for first in range(part * TASK, min((part + 1) * TASK, vocabulary), STRETCH):
             p = probs[r, first : min(first + STRETCH, vocabulary)]
-            score, candidate = _race_stretch(p, first, keys[r], position, seq, np.uint64(purpose) & _MASK, e)
+            score, candidate = race_stretch(p, first, keys[r], position, seq, np.uint64(purpose) & MASK, e)
             # Later ids win only by a higher score, so the lowest id keeps a tie.
             if candidate >= 0 and (score > best or winner < 0):
                 best, winner = score, candidate

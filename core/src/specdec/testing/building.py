@@ -28,8 +28,8 @@ class Built:
         return make_proposer(self.resolved, target, self.registry)
 
 
-def build(subject: Subject, info: TargetInfo, k: int = 4) -> Built:
-    """Load and resolve a method for a target."""
+def build(subject: Subject, info: TargetInfo, k: int | None = 4) -> Built:
+    """Load and resolve a method for a target; with k None, the method's own default holds."""
     registry = registry_of(subject.plugins)
     resolved = resolve(SpeculativeConfig.parse(subject.speculative_config(k)), info, registry)
     return Built(registry, resolved)

@@ -15,6 +15,7 @@ import torch
 from specdec.draft import BatchView
 from specdec.protocols import Proposer
 from specdec.testing.building import Built, build
+from specdec.testing.configuring import ConfigurationContract
 from specdec.testing.driving import Driver, Script
 from specdec.testing.fakes import FakeRequest, FakeTarget
 from specdec.testing.packaging import PackagingContract
@@ -45,7 +46,7 @@ def script_batch(count: int = 8, seed: int = 0, vocab_size: int = 128, k: int = 
     return scripts
 
 
-class ProposerContract(PackagingContract, promises=True):
+class ProposerContract(PackagingContract, ConfigurationContract, promises=True):
     """The promises of a proposer plugin.
 
     A subclass gives the fixture `method`, and may give `options` (keys of the speculative configuration), `plugins`
@@ -80,15 +81,6 @@ class ProposerContract(PackagingContract, promises=True):
         made.close()
 
     # Drafts
-
-    def test_traits_are_the_same_when_asked_twice(self, built: Built, method: str, target: FakeTarget) -> None:
-        """Traits are a function of options, draft and target."""
-        resolved = built.resolved
-        arguments: dict[str, Any] = {"method": method, "config": resolved.config, "options": resolved.options}
-        arguments |= {"draft": resolved.draft, "target": target.info}
-        answers = [built.registry.call(resolved.plugin, "specdec_method_traits", **arguments) for _ in range(2)]
-        assert answers[0] == answers[1]
-        assert answers[0] is None or isinstance(answers[0], MethodTraits)
 
     def test_drafts_are_in_contract_over_ragged_batches(
         self, proposer: Proposer, traits: MethodTraits, target: FakeTarget, k: int

@@ -74,6 +74,12 @@ class FakeTarget:
         """Room for every request at full length."""
         return self.max_num_seqs * self.info.max_model_len
 
+    @property
+    def embedding_weight(self) -> Tensor:
+        """Rows of the input embedding."""
+        weight: Tensor = self.model.get_input_embeddings().weight
+        return weight.detach()
+
     def embed(self, ids: Tensor) -> Tensor:
         """Return input embeddings."""
         with torch.inference_mode():

@@ -53,6 +53,7 @@ class RecordingProposer(Stub):
         super().__init__()
         self.inner = inner if inner is not None else Null()
         self.traits = MethodTraits(
+            shape=self.inner.traits.shape,
             rows=rows,
             hidden=hidden,
             aux_layers=tuple(aux_layers),

@@ -1,7 +1,8 @@
 """Stub proposers that any host must survive with plain decoding's output, and the wrapper that makes them plugins.
 
 A well-behaved host gives the same text with `Perfect`, `Garbage`, `Null`, `Fixed` and `Soft`. Stubs that break the
-contract are in `specdec.testing.breakers`, the one that records what it is shown in `specdec.testing.recording`.
+contract are in `specdec.testing.breakers`, the one that records what it is shown in `specdec.testing.recording`, and
+those that draft trees in `specdec.testing.trees`.
 """
 
 from __future__ import annotations
@@ -108,10 +109,15 @@ class Garbage(Stub):
 
     def row(self, batch: BatchView, i: int) -> Ids:
         """Return ids made from a digest of the text."""
-        text = np.ascontiguousarray(batch.request(i).tokens, np.int32).tobytes()
-        digest = hashlib.blake2b(text, digest_size=8, salt=self.seed.to_bytes(8, "little")).digest()
-        rng = np.random.default_rng(int.from_bytes(digest, "little"))
+        rng = rng_of_text(batch.request(i), self.seed)
         return [int(token) for token in rng.integers(0, self.vocab_size, int(batch.max_draft[i]))]
+
+
+def rng_of_text(request: RequestView, seed: int) -> np.random.Generator:
+    """Return a generator that depends on a request's known text and a seed alone."""
+    text = np.ascontiguousarray(request.tokens, np.int32).tobytes()
+    digest = hashlib.blake2b(text, digest_size=8, salt=seed.to_bytes(8, "little")).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
 class Perfect(Stub):

@@ -22,8 +22,8 @@ class Subject:
     options: Mapping[str, Any]
     plugins: Mapping[str, Any] | None
 
-    def speculative_config(self, k: int) -> dict[str, Any]:
-        """Return the configuration for k drafts."""
+    def speculative_config(self, k: int | None) -> dict[str, Any]:
+        """Return the configuration for k drafts; with None, for as many as the method itself chooses."""
         return {"method": self.method, "num_speculative_tokens": k, **self.options}
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
-from specdec.draft import Draft, IntArray, Verdict
+from specdec.draft import BoolArray, Draft, IntArray, Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 class Coupled:
     """Compares drafts with the host's draws; on a tree it walks to the child that equals the draw."""
 
-    def verify(self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None) -> Verdict:
+    def verify(
+        self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
+    ) -> Verdict:
         """Return the accepted path of each row; see `specdec.protocols.Verifier`. Needs the host's draws."""
         if target_draws is None:
             message = "the verifier 'coupled' compares with the host's draws, but the host gave none"
@@ -31,6 +34,24 @@ class Coupled:
         if draft.parents is None:
             return _chains(draft.tokens, lengths, draws)
         return _trees(draft.tokens, draft.parents, lengths, draws)
+
+
+def greedy_verdict(
+    draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
+) -> Verdict:
+    """Return the verdict of every rule for greedy requests: a draft stands iff it is the most likely id at its place.
+
+    The host's draws at greedy rows are those ids; without them, the lowest of equal ones is taken.
+    """
+    draws = argmax(logits) if target_draws is None else target_draws
+    return Coupled().verify(draft, logits, noise, draws, greedy)
+
+
+def argmax(logits: Tensor) -> Tensor:
+    """Return the most likely id of each row, [a] int64, the lowest of equal ones."""
+    if logits.device.type == "cpu":
+        return torch.from_numpy(logits.numpy().argmax(-1))  # vectorised, which torch's is not
+    return logits.argmax(-1)
 
 
 def _chains(tokens: IntArray, lengths: IntArray, draws: IntArray) -> Verdict:

@@ -2,23 +2,90 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 from specdec import hookimpl
 
 if TYPE_CHECKING:
+    from specdec.config import MethodOptions, ResolvedConfig, SpeculativeConfig
+    from specdec.loader import Registry
     from specdec.protocols import Verifier
+    from specdec.sources import Problem
+    from specdec.traits import MethodTraits
+    from specdec_plugin_verifiers.options import SyntheticOptions, TypicalOptions
+
+LOSSY = ("synthetic", "typical")
+CHAINS_ONLY = ("block", "synthetic", "typical")
+KEY = "rejection_sample_method"
 
 
 class VerifiersPlugin:
-    """Offers `coupled`."""
+    """Offers `coupled`, `standard` and `block`, which keep the target's law, and `synthetic` and `typical`."""
 
     @hookimpl
-    def specdec_make_verifier(self, method: str) -> Verifier:
-        """Build the verifier of that name; none of them has options of its own."""
-        from specdec_plugin_verifiers.coupled import Coupled
+    def specdec_verifier_options(self, method: str) -> type[MethodOptions] | None:
+        """Return the options of the two lossy verifiers; the others have none."""
+        from specdec_plugin_verifiers.options import SyntheticOptions, TypicalOptions
 
-        return {"coupled": Coupled}[method]()
+        models: dict[str, type[MethodOptions]] = {"synthetic": SyntheticOptions, "typical": TypicalOptions}
+        return models.get(method)
+
+    @hookimpl
+    def specdec_verifier_is_lossy(self, method: str) -> bool:
+        """Say which two change the target's law."""
+        return method in LOSSY
+
+    @hookimpl
+    def specdec_verifier_check(
+        self, method: str, config: SpeculativeConfig, options: MethodOptions, traits: MethodTraits
+    ) -> Sequence[Problem]:
+        """Refuse trees, shared noise, and numbers that do not fit k, where the verifier has no use for them."""
+        from specdec.sources import Problem
+
+        problems = []
+        if traits.shape == "tree" and method in CHAINS_ONLY:
+            message = f"{method!r} verifies chains, and the method drafts trees"
+            fits = "'coupled' or 'standard'" if traits.law == "deterministic" or traits.shares_noise else "'standard'"
+            problems.append(Problem(key=KEY, message=message, next_step=f"use {fits}, or a chain of drafts"))
+        if method == "block" and traits.shares_noise:
+            message = "'block' looks at drafts that are drawn again later, which must then be drawn from other noise"
+            step = "use 'coupled' or 'standard', or let the method draw with noise of its own"
+            problems.append(Problem(key=KEY, message=message, next_step=step))
+        if method == "synthetic" and config.num_speculative_tokens is not None:
+            try:
+                cast("SyntheticOptions", options).rates(config.num_speculative_tokens)
+            except ValueError as error:
+                key, _, message = str(error).partition(" ")
+                problems.append(Problem(key=key, message=message))
+        return problems
+
+    @hookimpl
+    def specdec_make_verifier(
+        self, method: str, config: ResolvedConfig, options: MethodOptions, registry: Registry
+    ) -> Verifier:
+        """Build the verifier of that name."""
+        kernels = registry.kernels
+        if method == "coupled":
+            from specdec_plugin_verifiers.coupled import Coupled
+
+            return Coupled()
+        if method == "synthetic":
+            from specdec_plugin_verifiers.synthetic import Synthetic
+
+            return Synthetic(kernels, cast("SyntheticOptions", options).rates(config.num_speculative_tokens))
+        if method == "typical":
+            from specdec_plugin_verifiers.typical import Typical
+
+            chosen = cast("TypicalOptions", options)
+            return Typical(kernels, chosen.posterior_threshold, chosen.posterior_alpha)
+        if method == "block":
+            from specdec_plugin_verifiers.block import Block
+
+            return Block(kernels)
+        from specdec_plugin_verifiers.standard import Standard
+
+        return Standard(kernels)
 
 
 plugin = VerifiersPlugin()

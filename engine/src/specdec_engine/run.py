@@ -1,0 +1,56 @@
+"""The requests of one call of an engine, from their submission to their end; knows neither texts nor parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from specdec_engine.group import Group
+from specdec_engine.request import Request
+from specdec_engine.stats import EngineStats
+from specdec_engine.step import Stepper
+
+
+class Run:
+    """A context; leaving it aborts what has not finished, and measures what the engine holds then."""
+
+    def __init__(
+        self, groups: Sequence[Group], step: Callable[[], list[Request]], stepper: Stepper, stats: EngineStats
+    ) -> None:
+        """Take the groups that were submitted, in order of the prompts; `step` advances the engine."""
+        self.groups = groups
+        self.step = step
+        self._stepper = stepper
+        self._stats = stats
+
+    @property
+    def finished(self) -> bool:
+        """Whether all prompts have ended."""
+        return all(group.finished for group in self.groups)
+
+    def gains(self) -> Iterator[tuple[int, list[int]]]:
+        """Step to the end; yield the index of a prompt and the ids that its first sample has gained, each once."""
+        seen = [0] * len(self.groups)
+        while not self.finished:
+            self.step()
+            for index, group in enumerate(self.groups):
+                request = group.requests[0]
+                new = request.tokens[request.prompt_len + seen[index] :]
+                if len(new):
+                    seen[index] += len(new)
+                    yield index, new.tolist()
+
+    def abort(self, index: int) -> None:
+        """End a prompt now, if it has not ended."""
+        for request in self.groups[index].requests:
+            if not request.finished:
+                self._stepper.end(request, "abort")
+
+    def __enter__(self) -> Run:
+        """Return the run."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Abort what is left."""
+        for index in range(len(self.groups)):
+            self.abort(index)
+        self._stats.measure()

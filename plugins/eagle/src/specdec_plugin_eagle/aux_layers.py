@@ -1,0 +1,57 @@
+"""Which states of the target an EAGLE-3 head reads, whatever the numbering of its producer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from specdec_plugin_eagle.options import EagleOptions
+
+KEY: Final = "eagle_aux_hidden_state_layer_ids"
+INNER: Final = "eagle_config"
+
+
+def aux_layers(config: Mapping[str, Any], options: EagleOptions, num_layers: int, count: int) -> tuple[int, ...]:
+    """Return R_k indices, ascending: R_k is the residual stream after k decoder layers.
+
+    The option wins over the configuration. A list at the top of config.json counts the layer that a state enters (R_j);
+    one inside `eagle_config`, as SpecForge and SGLang write it, the layer that it leaves (R_{j + 1}). The option
+    `aux_layer_numbering` overrides both. Without a list: the states that enter layers 2, L // 2 and L - 3.
+
+    `count` is how many the head's fc takes. Raises ValueError saying what does not fit.
+    """
+    ids, numbering, where = _listed(config, options)
+    if ids is None:
+        found: tuple[int, ...] = (2, num_layers // 2, num_layers - 3)
+        where = f"the default for {num_layers} layers"
+    else:
+        chosen = options.aux_layer_numbering
+        numbering = numbering if chosen == "auto" else chosen
+        found = tuple(int(i) + (numbering == "output") for i in ids)
+    outside = [k for k in found if not 0 <= k <= num_layers]
+    if outside:
+        message = f"aux layers {list(found)} ({where}) are not all within the target's 0 .. {num_layers}"
+        raise ValueError(message)
+    distinct = tuple(sorted(set(found)))
+    if len(distinct) != count:
+        message = f"fc.weight takes {count} states of the target, and {where} names {len(distinct)}: {list(distinct)}"
+        raise ValueError(message)
+    return distinct
+
+
+def _listed(config: Mapping[str, Any], options: EagleOptions) -> tuple[Sequence[int] | None, str, str]:
+    """Return (ids or None, numbering, where they stand)."""
+    if options.eagle_aux_hidden_state_layer_ids is not None:
+        return options.eagle_aux_hidden_state_layer_ids, "input", f"the option {KEY}"
+    if _is_list(config.get(KEY)):
+        return config[KEY], "input", KEY
+    inner = config.get(INNER)
+    if isinstance(inner, Mapping):
+        for key in (KEY, "layer_ids"):
+            if _is_list(inner.get(key)):
+                return inner[key], "output", f"{INNER}.{key}"
+    return None, "input", ""
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0

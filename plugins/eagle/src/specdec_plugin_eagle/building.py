@@ -1,0 +1,256 @@
+"""From a checkpoint to a drafter: reads the weights, checks maps and tables, wires the head; no drafting here."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specdec.config import ResolvedConfig
+from specdec.draft import Rows
+from specdec.errors import ConfigError
+from specdec.kernels import Kernels
+from specdec.nn.block import Block, BlockConfig, Linear, RMSNorm
+from specdec.nn.draft_cache import DraftCache
+from specdec.nn.features import FeatureDrafter
+from specdec.nn.rotary import Rotary
+from specdec.nn.weights import read_tensors
+from specdec.sources import DraftSource, TargetHandle
+from specdec_plugin_eagle.head import Eagle1Head, Eagle3Head, Layer, Vocabulary
+from specdec_plugin_eagle.layout import Layout, Reading
+from specdec_plugin_eagle.names import spell
+from specdec_plugin_eagle.options import EagleOptions
+from specdec_plugin_eagle.plans import make_plan, round_rows
+from specdec_plugin_eagle.required import EAGLE_1
+
+SLICE = 4096  # rows of two tables that are compared at a time
+
+logger = logging.getLogger("specdec_plugin_eagle")
+
+
+def make(
+    method: str,
+    config: ResolvedConfig,
+    options: EagleOptions,
+    draft: DraftSource,
+    target: TargetHandle,
+    kernels: Kernels,
+) -> FeatureDrafter:
+    """Build the proposer. Raises ConfigError for maps and tables that contradict each other."""
+    layout = Reading(method, draft, options, target.info).layout()
+    if layout is None:  # resolve has checked it; the file has changed since
+        message = f"{draft.model!r} is no longer what it was when the configuration was checked"
+        raise ConfigError(message)
+    parts = Parts(layout, draft, options, target, kernels, config.num_speculative_tokens)
+    head = parts.eagle_1() if method == EAGLE_1 else parts.eagle_3()
+    k = config.num_speculative_tokens
+    room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, round_rows(options, k))
+    plan = make_plan(config, options, target, kernels, parts.mask(head))
+    return FeatureDrafter(head, DraftCache(target.new_arena(room)), plan)
+
+
+class Parts:
+    """The parts of one head, on the target's device and in its dtype."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        draft: DraftSource,
+        options: EagleOptions,
+        target: TargetHandle,
+        kernels: Kernels,
+        k: int,
+    ) -> None:
+        """Read all tensors of the checkpoint."""
+        self._layout, self._options, self._target, self._kernels = layout, options, target, kernels
+        self._device, self._dtype = target.device, target.dtype
+        read = read_tensors(draft, lambda name: spell(name) is not None)
+        self._tensors = {str(spell(name)): tensor for name, tensor in read.items()}
+        self._block = BlockConfig.of({"hidden_size": layout.width, **layout.config})
+        if layout.flavour == "minicpm":
+            depth = float(layout.config.get("mup_denominator") or layout.num_layers)
+            self._block = replace(
+                self._block, residual_scale=float(layout.config.get("scale_depth", 1.0)) / math.sqrt(depth)
+            )
+        if layout.flavour == "llama4":
+            self._block = replace(self._block, l2_norm=layout.flag("use_qk_norm"))
+        last = target.info.max_model_len + k
+        self._rotary = Rotary(layout.config, self._block.head_dim, last, self._device, self._dtype)
+
+    def _get(self, name: str) -> Tensor:
+        return self._tensors[name].to(self._device, self._dtype)
+
+    def _norm(self, name: str) -> RMSNorm:
+        return RMSNorm(self._get(name), self._block.eps)
+
+    def _linear(self, name: str) -> Linear:
+        bias = f"{name}.bias"
+        kernel = self._kernels.get("linear", self._device)
+        return Linear(self._get(f"{name}.weight"), self._get(bias) if bias in self._tensors else None, kernel)
+
+    def eagle_1(self) -> Eagle1Head:
+        """Return an EAGLE-1 head; a bias of fc counts whatever the configuration says of it."""
+        keeps_norm = self._layout.flavour in ("llama4", "mistral") and "norm.weight" in self._tensors
+        minicpm = self._layout.flavour == "minicpm"
+        return Eagle1Head(
+            self._vocabulary(float(self._layout.config.get("scale_emb", 1.0)) if minicpm else 1.0),
+            self._linear("fc"),
+            self._layers(),
+            self._rotary,
+            input_norms=(self._norm("input_norm1.weight"), self._norm("input_norm2.weight")) if minicpm else None,
+            final_norm=self._norm("norm.weight") if keeps_norm else None,
+            width_scale=self._width_scale(),
+        )
+
+    def _width_scale(self) -> float:
+        """Return what states are divided by in front of heads: 1, but for MiniCPM."""
+        base = self._layout.config.get("dim_model_base") if self._layout.flavour == "minicpm" else None
+        return self._layout.width / float(base) if base else 1.0
+
+    def eagle_3(self) -> Eagle3Head:
+        """Return an EAGLE-3 head."""
+        names = ("layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight", "norm.weight")
+        embedding, state, final = (self._norm(name) for name in names)
+        return Eagle3Head(
+            self._vocabulary(1.0),
+            self._mix(),
+            self._layers(first_norm=False),
+            self._rotary,
+            (embedding, state, final),
+            norm_before_residual=self._layout.flag("norm_before_residual"),
+            norm_output=self._layout.flag("norm_output"),
+        )
+
+    def _layers(self, *, first_norm: bool = True) -> list[Layer]:
+        layers = []
+        for i in range(self._layout.num_layers):
+            prefix = f"layers.{i}."
+            own = {name.removeprefix(prefix): self._get(name) for name in self._tensors if name.startswith(prefix)}
+            if self._layout.flavour == "llama4":
+                own = _split_half(own, self._block)
+            block = Block(own, self._block, self._rotary, self._kernels, self._device, i)
+            norm = own.get("input_layernorm.weight") if i or first_norm else None
+            layers.append(Layer(block, None if norm is None else RMSNorm(norm, self._block.eps)))
+        return layers
+
+    def _mix(self) -> Callable[[Rows], Tensor]:
+        """Return what makes features of the target's states: aux states through norms and fc, or the final one."""
+        if not self._layout.aux:
+            return _final_state
+        mix = self._mix_states()
+        return lambda rows: mix(_flat(rows))
+
+    def _mix_states(self) -> Callable[[Tensor], Tensor]:
+        """Return the way of concatenated states [N, n_a * H_t] to [N, H_d]."""
+        fc = self._linear("fc")
+        if self._layout.flag("norm_before_fc"):
+            norm = self._norm("input_norm.weight")
+            return lambda states: fc(norm(states))
+        if self._layout.flag("fc_norm"):
+            norms = [self._norm(f"fc_norm.{i}.weight") for i in range(len(self._layout.aux))]
+            return lambda states: fc(
+                torch.cat([n(part) for n, part in zip(norms, states.chunk(len(norms), dim=-1), strict=True)], dim=-1)
+            )
+        return fc
+
+    def mask(self, head: Eagle1Head | Eagle3Head) -> tuple[int, Tensor] | None:
+        """Return mask id and mask features [1, H_d] of a head that drafts in parallel, None for others."""
+        if self._layout.mask_token is None:
+            return None
+        with torch.inference_mode():
+            return self._layout.mask_token, self._mix_states()(self._get("mask_hidden").reshape(1, -1))
+
+    def _vocabulary(self, scale: float) -> Vocabulary:
+        return Vocabulary(self._embeddings(), scale, self._head(), self._map())
+
+    def _embeddings(self) -> Tensor:
+        """Return the head's own embedding if it has one that differs, else the target's."""
+        shared, wanted = self._target.embedding_weight, self._options.share_embeddings
+        name = "embed_tokens.weight"
+        if name not in self._tensors:
+            if wanted is False:
+                message = "share_embeddings is false, and the checkpoint brings no embed_tokens.weight; leave it out"
+                raise ConfigError(message)
+            return shared
+        own = self._get(name)
+        if wanted and own.shape[1] != shared.shape[1]:
+            message = f"share_embeddings is true, and the widths differ: {own.shape[1]} and {shared.shape[1]}"
+            raise ConfigError(message)
+        if wanted:
+            return shared
+        if own.shape != shared.shape:
+            return own
+        difference = largest_difference(own, shared)
+        if difference == 0.0:
+            return shared
+        if wanted is None:
+            logger.warning(
+                "the checkpoint's embed_tokens.weight differs from the target's embedding by up to %.3g and is used; "
+                "set share_embeddings to true if it is a leftover of training",
+                difference,
+            )
+        return own
+
+    def _head(self) -> Callable[[Tensor], Tensor]:
+        target, vocabulary = self._target, self._target.info.vocab_size
+        if "lm_head.weight" not in self._tensors:
+            return target.compute_logits
+        own, scale = self._linear("lm_head"), self._width_scale()
+        if self._layout.vocab_size <= vocabulary and scale == 1.0:
+            return own
+        # Rows of padding beyond the target's ids must never be drafted. The target's own head, where it is borrowed,
+        # divides by itself.
+        return lambda states: own(states / scale)[:, :vocabulary]
+
+    def _map(self) -> Tensor | None:
+        """Return the offsets of draft ids, None where they are the target's; raises ConfigError for a wrong map."""
+        offsets = self._tensors.get("d2t")
+        vocabulary = self._target.info.vocab_size
+        if offsets is None or (len(offsets) >= vocabulary and not bool(offsets.any())):
+            return None
+        offsets = offsets.to(torch.int64)
+        ids = torch.arange(len(offsets)) + offsets
+        if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+            message = f"the map d2t names ids {int(ids.min())} .. {int(ids.max())}, and the target has {vocabulary}"
+            raise ConfigError(message)
+        distinct = len(set(ids.tolist()))
+        if distinct != len(ids):
+            message = f"the map d2t names {len(ids) - distinct} ids of the target more than once"
+            raise ConfigError(message)
+        marks = self._tensors.get("t2d")
+        if marks is not None and not torch.equal(torch.nonzero(marks.bool())[:, 0], ids.sort().values):
+            message = "the maps d2t and t2d of the checkpoint name different ids of the target"
+            raise ConfigError(message)
+        return offsets.to(self._device)
+
+
+def _final_state(rows: Rows) -> Tensor:
+    assert rows.hidden is not None  # the traits ask for it
+    return rows.hidden
+
+
+def _flat(rows: Rows) -> Tensor:
+    assert rows.aux is not None  # the traits ask for them
+    return rows.aux.flatten(1)
+
+
+def largest_difference(a: Tensor, b: Tensor) -> float:
+    """Return the largest absolute difference of two tables of one shape, a slice at a time."""
+    parts = (slice(i, i + SLICE) for i in range(0, len(a), SLICE))
+    return max(float((a[part].float() - b[part].float()).abs().max()) for part in parts)
+
+
+def _split_half(tensors: Mapping[str, Tensor], config: BlockConfig) -> dict[str, Tensor]:
+    """Reorder q and k of a family that turns neighbouring dimensions, so that turning halves does the same."""
+    found = dict(tensors)
+    for name, heads in (("q", config.heads), ("k", config.kv_heads)):
+        for part in ("weight", "bias"):
+            tensor = found.get(f"self_attn.{name}_proj.{part}")
+            if tensor is not None:
+                pairs = tensor.view(heads, config.head_dim // 2, 2, -1)
+                found[f"self_attn.{name}_proj.{part}"] = pairs.transpose(1, 2).reshape(tensor.shape).contiguous()
+    return found

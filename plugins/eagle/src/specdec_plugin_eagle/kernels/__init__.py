@@ -1,0 +1,1 @@
+"""Kernels of tree drafting, one file a backend; the torch reference is the definition."""

@@ -1,0 +1,76 @@
+"""How an EAGLE head's states become drafts: chains, one parallel pass, static trees, dynamic trees."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.config import ResolvedConfig
+from specdec.draft import Draft
+from specdec.kernels import Kernels
+from specdec.nn.draft_cache import DraftCache
+from specdec.nn.drawing import DraftSampler, Mode
+from specdec.nn.features import ChainPlan, FeatureHead, Plan, Round
+from specdec.sources import TargetHandle
+from specdec_plugin_eagle.dynamic_tree import DynamicTreePlan
+from specdec_plugin_eagle.options import EagleOptions
+from specdec_plugin_eagle.static_tree import StaticTreePlan
+from specdec_plugin_eagle.token_tree import TokenTree
+
+
+def round_rows(options: EagleOptions, k: int) -> int:
+    """Return how many rows the head runs for one request between two steps, beyond the committed ones."""
+    return k if options.tree_top_k is None else max(k, options.tree_top_k * min(options.tree_depth, k))
+
+
+def make_plan(
+    config: ResolvedConfig,
+    options: EagleOptions,
+    target: TargetHandle,
+    kernels: Kernels,
+    mask: tuple[int, Tensor] | None,
+) -> Plan:
+    """Return the plan that a configuration asks for."""
+    device = target.device
+    if options.tree_top_k is not None:
+        expand, rows = (kernels.get(op, device) for op in ("tree_expand", "draft_rows"))
+        return DynamicTreePlan(options.tree_top_k, options.tree_depth, expand, rows)
+    drawn = config.config.draft_sample_method == "probabilistic"
+    mode: Mode = ("shared" if config.traits.shares_noise else "probabilistic") if drawn else "greedy"
+    sampler = DraftSampler(mode, kernels.get("race", device), target.info.vocab_size)
+    if mask is not None:
+        return ParallelPlan(sampler, *mask)
+    if options.speculative_token_tree is None or config.traits.shape == "chain":
+        return ChainPlan(sampler)
+    return StaticTreePlan(TokenTree(options.speculative_token_tree), sampler, kernels.get("draft_rows", device))
+
+
+class ParallelPlan:
+    """All drafts from one pass over rows of a mask token (P-EAGLE): the rows do not know what the others draft."""
+
+    def __init__(self, sampler: DraftSampler, token: int, features: Tensor) -> None:
+        """Take what picks tokens, the mask id, and the mask's features [1, H]."""
+        self._sampler, self._token, self._features = sampler, token, features
+
+    def __call__(self, drafts: Round, head: FeatureHead, cache: DraftCache) -> Draft:
+        """Return chains of `limits` tokens: the first from the last committed row, the others from mask rows."""
+        picks = self._sampler.begin(drafts, head.d2t)
+        everyone = np.arange(len(drafts.names))
+        picks.pick(head.logits(drafts.states), everyone, 0)
+        masked = np.flatnonzero(drafts.limits > 1)
+        if not len(masked):
+            return picks.draft()
+        counts = drafts.limits[masked] - 1
+        offsets = np.concatenate([np.arange(count) for count in counts.tolist()])
+        owner = np.repeat(masked, counts)
+        device = drafts.states.device
+        positions = torch.from_numpy(drafts.positions[owner].astype(np.int64) + offsets).to(device)
+        step = cache.append([drafts.names[i] for i in masked.tolist()], counts.tolist())
+        tokens = torch.full((len(owner),), self._token, dtype=torch.int64, device=device)
+        features = self._features.expand(len(owner), -1)
+        logits = head.logits(head.forward(tokens, features, positions, cache.arena, step, 0))
+        for depth in range(1, int(drafts.limits.max())):
+            rows = np.flatnonzero(offsets == depth - 1)
+            picks.pick(logits[torch.from_numpy(rows).to(device)], owner[rows], depth)
+        return picks.draft()

@@ -1,0 +1,116 @@
+"""How each batch row ends: greedily, with a bonus where no draft was left, or with a draw from what rejections left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.draft import Verdict
+from specdec.errors import SpecdecError
+from specdec.noise import Purpose
+from specdec_plugin_verifiers.laws import Remainder
+from specdec_plugin_verifiers.tree import Places, verdict
+from specdec_plugin_verifiers.trial import Floats, Trial
+
+
+@dataclass(slots=True)
+class Rejections:
+    """What is left to draw from at n rows where the children were rejected; fields as in `Remainder`."""
+
+    alpha: Floats
+    beta: Floats
+    q_row: Places
+    removed: Places
+
+    @classmethod
+    def none(cls, n: int, width: int) -> Rejections:
+        """Return n rows at which p itself is left."""
+        return cls(np.ones(n), np.zeros(n), np.full(n, -1, np.int64), np.full((n, width), -1, np.int64))
+
+    def set(self, at: Places, alpha: Any, beta: Any, q_row: Places, removed: Places) -> None:
+        """Note what is left at the rows `at`."""
+        self.alpha[at], self.beta[at], self.q_row[at] = alpha, beta, q_row
+        self.removed[at] = -1
+        self.removed[at, : removed.shape[1]] = removed
+
+
+def last_ids(trial: Trial, stops: Places, left: Rejections | None) -> Places:
+    """Return the id that ends each batch row, [n], for the logits rows [n] where the accepted paths stop.
+
+    After a rejection it is drawn from what is left; without `left`, it is the most likely id.
+    """
+    ids = np.empty(len(stops), np.int64)
+    leaf = trial.forest.first_child[stops] < 0
+    at = np.flatnonzero(trial.greedy)
+    if len(at):
+        ids[at] = trial.greedy_draws(stops[at])
+    at = np.flatnonzero(leaf & ~trial.greedy)
+    if len(at):
+        ids[at] = _bonus(trial, stops[at])
+    at = np.flatnonzero(~leaf & ~trial.greedy)
+    if len(at):
+        ids[at] = trial.best(stops[at]) if left is None else _residual(trial, stops[at], at, left)
+    return ids
+
+
+def _bonus(trial: Trial, rows: Places) -> Places:
+    return race(trial, rows, Purpose.TARGET) if trial.host_draws is None else trial.host_draws[rows]
+
+
+def _residual(trial: Trial, rows: Places, at: Places, left: Rejections) -> Places:
+    parts = (trial.tensor(values[at]) for values in (left.alpha, left.beta, left.q_row, left.removed))
+    remainder = Remainder(torch.arange(len(at), device=trial.logits.device), *parts)
+    residual = trial.op("residual")
+    drawn = residual(trial.law(rows), remainder, trial.laws, trial.noise_at(rows), Purpose.RESIDUAL)
+    return filled(trial, rows, drawn.cpu().numpy())
+
+
+def filled(trial: Trial, rows: Places, ids: Places) -> Places:
+    """Return the ids with a draw from p itself where nothing was left, and the id is -1.
+
+    Nothing is left where p = q, or where the draft had all of p; a rejection there is rounding.
+    """
+    empty = np.flatnonzero(ids < 0)
+    if len(empty):
+        ids = ids.copy()
+        ids[empty] = race(trial, rows[empty], Purpose.RESIDUAL)
+    return ids
+
+
+def race(trial: Trial, rows: Places, purpose: Purpose) -> Places:
+    """Return an id drawn from the target's law at each of some logits rows."""
+    ids: Places = trial.op("race")(trial.law(rows), trial.noise_at(rows), purpose).cpu().numpy()
+    if (ids < 0).any():
+        message = f"row {int(rows[ids < 0][0])} of the logits leaves no id that could be drawn"
+        raise SpecdecError(message)
+    return ids
+
+
+def conclude(trial: Trial, p: Tensor, path: Tensor, left: Remainder) -> Verdict:
+    """Return the verdict for paths [n, depth] that stop at logits rows `left.rows` of p [R, V].
+
+    Nothing waits for a device before all is known; on the host, only what is needed is drawn.
+    """
+    stops = left.rows
+    if trial.on_host:
+        parts = (values.numpy() for values in (left.alpha, left.beta, left.q_row, left.removed))
+        return verdict(trial.forest, path.numpy(), stops.numpy(), last_ids(trial, stops.numpy(), Rejections(*parts)))
+    residual = trial.op("residual")
+    last = residual(p, left, trial.laws, trial.noise, Purpose.RESIDUAL)
+    if trial.draws is None:
+        none = torch.full_like(stops, -1)
+        whole = Remainder(stops, torch.ones_like(left.alpha), torch.zeros_like(left.beta), none, none[:, None])
+        bonus = residual(p, whole, trial.laws, trial.noise, Purpose.TARGET)
+    else:
+        bonus = trial.answers[stops]
+    leaf = trial.tensor(trial.forest.first_child)[stops] < 0
+    last = torch.where(leaf, bonus, last)
+    if trial.greedy.any():
+        last = torch.where(trial.tensor(trial.greedy), trial.answers[stops], last)
+    result: Places = torch.cat([stops[:, None], last[:, None], path], 1).cpu().numpy()
+    ends = result[:, 0]
+    return verdict(trial.forest, result[:, 2:], ends, filled(trial, ends, result[:, 1]))

@@ -1,0 +1,77 @@
+"""The keys of `synthetic` and `typical` in a speculative configuration, under vLLM's names; knows no verifier."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from specdec.config import MethodOptions
+
+Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class SyntheticOptions(MethodOptions):
+    """How many drafts are to be accepted: exactly one of the two is given."""
+
+    synthetic_acceptance_rates: tuple[Rate, ...] | None = Field(
+        None,
+        description="Chance that the first i drafts are all accepted, one number for each i up to "
+        "num_speculative_tokens, non-increasing, in 0..1.",
+    )
+    synthetic_acceptance_length: float | None = Field(
+        None,
+        ge=1,
+        allow_inf_nan=False,
+        description="Mean number of tokens that a step emits, from 1 to num_speculative_tokens + 1.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> SyntheticOptions:
+        """Refuse both or neither, and rates that grow."""
+        rates, length = self.synthetic_acceptance_rates, self.synthetic_acceptance_length
+        if (rates is None) == (length is None):
+            given = "neither" if rates is None else "both"
+            message = (
+                "give exactly one of synthetic_acceptance_rates and synthetic_acceptance_length, "
+                f"{given} {'are' if rates is not None else 'is'} given"
+            )
+            raise ValueError(message)
+        if rates is not None and any(after > before for before, after in itertools.pairwise(rates)):
+            message = f"synthetic_acceptance_rates must not increase, got {list(rates)}"
+            raise ValueError(message)
+        return self
+
+    def rates(self, k: int) -> tuple[float, ...]:
+        """Return the chance that the first i of k drafts are all accepted, for i = 1..k.
+
+        Raises ValueError, naming the key, for a number of rates or a length that does not fit k.
+        """
+        rates, length = self.synthetic_acceptance_rates, self.synthetic_acceptance_length
+        if rates is not None:
+            if len(rates) != k:
+                message = f"synthetic_acceptance_rates has {len(rates)} numbers, expected num_speculative_tokens = {k}"
+                raise ValueError(message)
+            return rates
+        if length is None or length > k + 1:
+            message = f"synthetic_acceptance_length is {length}, expected 1..{k + 1} (num_speculative_tokens + 1)"
+            raise ValueError(message)
+        whole = math.floor(length - 1)
+        return ((1.0,) * whole + (length - 1 - whole,) + (0.0,) * k)[:k]
+
+
+class TypicalOptions(MethodOptions):
+    """When a draft is likely enough: above min(posterior_threshold, posterior_alpha * exp(-entropy of the target))."""
+
+    posterior_threshold: float = Field(
+        0.09, ge=0, allow_inf_nan=False, description="A draft whose probability is above this is accepted."
+    )
+    posterior_alpha: float = Field(
+        0.3,
+        ge=0,
+        allow_inf_nan=False,
+        description="A draft whose probability is above this times exp(-entropy) is accepted: less is asked where the "
+        "target is undecided.",
+    )

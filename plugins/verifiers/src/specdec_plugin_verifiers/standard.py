@@ -1,0 +1,76 @@
+"""`standard`: rejection sampling (Leviathan et al. 2023) over chains and trees; the output law is the target's.
+
+At a node with the target's law p and children y_1..y_c, each child is accepted with min(1, p(y) / q(y)); a rejection
+leaves max(p - q, 0) of p, normalised, for the next child, and takes the child out of q. Where no child is accepted, one
+id is drawn from what is left. A child that was not drawn is a point mass: it is accepted with p(y), and a rejection
+takes it out of p. The rule is exact for children drawn from the node's law without those before them, for children
+drawn independently (one that repeats an earlier one is passed over), for point masses, and for any mixture of these.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.draft import BoolArray, Draft, Verdict
+from specdec.kernels import Kernels
+from specdec.noise import Noise, Purpose
+from specdec_plugin_verifiers.coupled import greedy_verdict
+from specdec_plugin_verifiers.ending import Rejections, conclude, last_ids
+from specdec_plugin_verifiers.laws import Remainder
+from specdec_plugin_verifiers.tree import Families, Places, verdict
+from specdec_plugin_verifiers.trial import Floats, Judge, Trial
+
+
+class Standard:
+    """Rejection sampling. On the host laws are computed for reached nodes only, elsewhere for all at once."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        """Take the session's kernels."""
+        self._judge = Judge(kernels)
+
+    def verify(
+        self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
+    ) -> Verdict:
+        """Return the accepted path of each row; see `specdec.protocols.Verifier`."""
+        if greedy.all():
+            return greedy_verdict(draft, logits, noise, target_draws, greedy)
+        trial = self._judge.trial(draft, logits, noise, target_draws, greedy)
+        return by_levels(trial) if trial.on_host else at_once(trial)
+
+
+def by_levels(trial: Trial) -> Verdict:
+    """Verify level by level, waiting for the device at each."""
+    forest = trial.forest
+    left = Rejections.none(len(forest.starts), forest.widest)
+
+    def chance(rows: Places, owners: Places, families: Families) -> Floats:
+        sampled = np.flatnonzero(~trial.greedy[owners])
+        ratio = np.zeros(families.nodes.shape)
+        if len(sampled):
+            tokens, q_row = families.tokens[sampled], families.q_row[sampled]
+            given = (trial.tensor(values) for values in (tokens, families.soft[sampled], q_row))
+            found = trial.op("accept")(trial.law(rows[sampled]), *given, trial.laws)
+            ratio[sampled], alpha, beta = (part.cpu().numpy() for part in found)
+            left.set(owners[sampled], alpha, beta, q_row, tokens)
+        return trial.follow_greedy(ratio, rows, owners, families)
+
+    path, stops = trial.walk(chance)
+    return verdict(forest, path, stops, last_ids(trial, stops, left))
+
+
+def at_once(trial: Trial) -> Verdict:
+    """Verify all nodes without waiting for the device before the end."""
+    forest = trial.forest
+    families = forest.families(np.arange(len(trial.logits)))
+    nodes, tokens, soft, q_row = map(trial.tensor, (families.nodes, families.tokens, families.soft, families.q_row))
+    p = torch.softmax(trial.logits, dim=-1)
+    ratio, alpha, beta = trial.op("accept")(p, tokens, soft, q_row, trial.laws)
+    if trial.greedy.any():
+        certain = torch.where(tokens == trial.answers[:, None], torch.inf, 0.0).double()
+        ratio = torch.where(trial.tensor(trial.greedy[trial.owners])[:, None], certain, ratio)
+    uniforms = trial.op("uniform")(trial.noise, Purpose.ACCEPT, tokens)
+    starts, own_row = trial.tensor(forest.starts), trial.tensor(forest.own_row)
+    stops, path = trial.op("tree_walk")(nodes, own_row, ratio, uniforms, starts, forest.depth)
+    return conclude(trial, p, path, Remainder(stops, alpha[stops], beta[stops], q_row[stops], tokens[stops]))

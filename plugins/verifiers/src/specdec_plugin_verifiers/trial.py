@@ -1,0 +1,167 @@
+"""One call of a verifier: its drafts, laws, logits and noise, and the walk that rules share; knows no rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from specdec.draft import BoolArray, Draft
+from specdec.errors import ContractError
+from specdec.kernels import Kernels
+from specdec.noise import Noise, Purpose
+from specdec_plugin_verifiers.coupled import argmax
+from specdec_plugin_verifiers.laws import LawReader, Laws, Remainder
+from specdec_plugin_verifiers.tree import Families, Forest, Places
+
+Floats = npt.NDArray[np.float64]
+Chance = Callable[[Places, Places, Families], Floats]
+
+
+def refuse_trees(draft: Draft, name: str) -> None:
+    """Raise ContractError for a tree, given to the verifier `name`, which is for chains."""
+    if draft.parents is not None:
+        message = f"the verifier {name!r} is for chains, and the draft has parents; 'standard' verifies trees"
+        raise ContractError(message)
+
+
+class Judge:
+    """What a verifier keeps between calls: the kernels, and the map of a draft vocabulary."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        """Take the session's kernels; those of a CPU compile now, or load what was compiled, if steps will use them."""
+        self.kernels: Final = kernels
+        self.laws: Final = LawReader()
+        if not torch.cuda.is_available():
+            self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Call the ops on a draft of one id."""
+        draft = Draft.of([[0]])
+        draft.q, draft.q_row = torch.ones(1, 1), np.zeros(1, np.int32)
+        noise = Noise(np.zeros(2, np.uint64), np.zeros(2, np.int32), np.zeros(2, np.int32))
+        call = self.trial(draft, torch.zeros(2, 1), noise, None, np.zeros(1, np.bool_))
+        rows = np.zeros(1, np.int64)
+        families = call.forest.families(rows)
+        call.uniforms(rows, families.tokens)
+        given = (call.tensor(values) for values in (families.tokens, families.soft, families.q_row))
+        p = call.law(rows)
+        _, alpha, beta = call.op("accept")(p, *given, call.laws)
+        index = torch.from_numpy(rows)
+        left = Remainder(index, alpha, beta, index, index[:, None])
+        call.op("excess")(p, left, call.laws)
+        call.op("residual")(p, left, call.laws, call.noise_at(rows), Purpose.RESIDUAL)
+
+    def trial(
+        self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
+    ) -> Trial:
+        """Read the arguments of one call."""
+        laws = self.laws.read(draft, logits.shape[1], logits.device)
+        given = np.asarray(greedy, np.bool_)
+        on_host = logits.device.type == "cpu"
+        return Trial(self.kernels, Forest.of(draft), laws, logits, noise, target_draws, given, on_host)
+
+
+@dataclass
+class Trial:
+    """The arguments of one call of `Verifier.verify`, read; R logits rows, n batch rows.
+
+    `on_host` says that results can be read without waiting, so that what is not needed need not be computed.
+    """
+
+    kernels: Kernels
+    forest: Forest
+    laws: Laws
+    logits: Tensor
+    noise: Noise
+    draws: Tensor | None
+    greedy: BoolArray
+    on_host: bool
+
+    def op(self, name: str) -> Callable[..., Any]:
+        """Return the best kernel of an op where the logits are."""
+        return self.kernels.get(name, self.logits.device)
+
+    def tensor(self, values: npt.NDArray[Any]) -> Tensor:
+        """Return an array where the logits are."""
+        return torch.from_numpy(values).to(self.logits.device)
+
+    def noise_at(self, rows: Places) -> Noise:
+        """Return the noise of some logits rows."""
+        return Noise(self.noise.keys[rows], self.noise.positions[rows], self.noise.seq_index[rows])
+
+    def law(self, rows: Places) -> Tensor:
+        """Return the target's law p at some logits rows, [a, V] float32."""
+        whole = len(rows) == len(self.logits) and bool((rows == np.arange(len(rows))).all())
+        return torch.softmax(self.logits if whole else self.logits[self.tensor(rows)], dim=-1)
+
+    @cached_property
+    def answers(self) -> Tensor:
+        """What greedy requests emit at each logits row, [R] int64; the host knows, if it draws."""
+        return argmax(self.logits) if self.draws is None else self.draws.to(self.logits.device)
+
+    @cached_property
+    def owners(self) -> Places:
+        """The batch row of each logits row, [R]."""
+        return np.repeat(np.arange(len(self.forest.starts)), np.diff([*self.forest.starts, len(self.logits)]))
+
+    @cached_property
+    def host_draws(self) -> Places | None:
+        """The ids that the host drew, [R]."""
+        return None if self.draws is None else self.draws.cpu().numpy()
+
+    def best(self, rows: Places) -> Places:
+        """Return the most likely id at some logits rows, the lowest of equal ones."""
+        most: Places = argmax(self.logits[self.tensor(rows)]).cpu().numpy()
+        return most
+
+    def greedy_draws(self, rows: Places) -> Places:
+        """Return what greedy decoding emits at some logits rows of greedy requests; the host knows, if it draws."""
+        return self.best(rows) if self.host_draws is None else self.host_draws[rows]
+
+    def follow_greedy(self, ratio: Floats, rows: Places, owners: Places, families: Families) -> Floats:
+        """Return ratios in which, for greedy requests, the child that is the most likely id is certain, no other is."""
+        at = np.flatnonzero(self.greedy[owners])
+        if len(at):
+            ratio[at] = np.where(families.tokens[at] == self.greedy_draws(rows[at])[:, None], np.inf, 0.0)
+        return ratio
+
+    def walk(self, chance: Chance) -> tuple[Places, Places]:
+        """Walk from the newest ids to children that are accepted, level by level, until there are none.
+
+        `chance(rows, owners, families)` gives the ratio [a, C] of each child of the nodes at `rows`, which belong to
+        the batch rows `owners`: a child is accepted if it is the first with u < ratio. Uniforms are keyed by the
+        child's id, so that siblings have different ones. It is asked for reached nodes only. Returns the paths
+        [n, depth], -1 after the end, and the logits rows [n] where they stop.
+        """
+        stops, active = self.forest.starts.copy(), np.arange(len(self.forest.starts))
+        levels: list[Places] = []
+        while True:
+            active = active[self.forest.first_child[stops[active]] >= 0]
+            if not len(active):
+                break
+            rows = stops[active]
+            families = self.forest.families(rows)
+            accepted = self.uniforms(rows, families.tokens) < chance(rows, active, families)
+            accepted &= families.nodes >= 0
+            some, first = accepted.any(1), accepted.argmax(1)
+            node = families.nodes[some, first[some]]
+            active = active[some]
+            stops[active] = self.forest.own_row[node]
+            level = np.full(len(stops), -1, np.int64)
+            level[active] = node
+            levels.append(level)
+        path = np.stack(levels, 1) if levels else np.empty((len(stops), 0), np.int64)
+        return path, stops
+
+    def uniforms(self, rows: Places, words: Places) -> Floats:
+        """Return u [a, c] at some logits rows, keyed by words [a, c] besides."""
+        uniform = self.kernels.get("uniform", "cpu")  # a few numbers that the host needs
+        u: Floats = uniform(self.noise_at(rows), Purpose.ACCEPT, torch.from_numpy(words)).numpy()
+        return u
