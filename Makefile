@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-DISTRIBUTIONS := core engine plugins/ngram plugins/verifiers
+DISTRIBUTIONS := core engine plugins/eagle plugins/ngram plugins/suffix plugins/verifiers
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: demo test lint format bench wheels wheels-check clean

@@ -4,17 +4,23 @@
 
 Every prompt goes through every arm before the next prompt comes, so that all arms see the same machine; the order of
 arms turns by one each time. Times are of whole calls, prompt pass included. Nothing else may run beside this.
+
+With `--suffix` suffix decoding is a further arm. Each repeat has a namespace of its own, so it begins cold; n-gram and
+suffix then do the same prompts a second time, when suffix has heard all the answers.
 """
 
 from __future__ import annotations
 
 import json
 import platform
+import random
+import re
 import statistics
 import sys
+import sysconfig
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -35,7 +41,9 @@ from smollm2 import model_folder
 MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 PLAIN, LOOKUP_5, LOOKUP_10 = "transformers plain", "transformers lookup 5", "transformers lookup 10"
-OURS, OURS_NGRAM = "specdec plain", "specdec n-gram"
+OURS, OURS_NGRAM, OURS_SUFFIX = "specdec plain", "specdec n-gram", "specdec suffix"
+SECOND = ", second pass"
+EDITS = "edits"
 HELP_PROMPTS = "Spec-Bench questions, one JSON object a line with 'category' and 'turns'."
 
 
@@ -80,7 +88,39 @@ def load_prompts(path: Path, per_task: int) -> list[tuple[str, str]]:
     return chosen
 
 
-def arms(folder: str, max_tokens: int, steps: Steps) -> tuple[dict[str, Callable[[list[int]], list[int]]], Any]:
+def edit_prompts(count: int) -> list[tuple[str, str]]:
+    """Return (task, text): pieces of Python files of the standard library, to be written again with a new name."""
+    rng = random.Random(0)
+    files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    chosen: list[tuple[str, str]] = []
+    while len(chosen) < count:
+        code = rng.choice(files).read_text(encoding="utf-8", errors="replace").split("\n\n\n")
+        piece = rng.choice(code).strip("\n")
+        names = sorted(set(re.findall(r"\b[a-z_]{4,}\b", piece)))
+        if 400 < len(piece) < 1200 and names:
+            task = f"Write this Python code again, with the name {rng.choice(names)} changed to item. Only the code."
+            chosen.append((EDITS, f"{task}\n\n{piece}"))
+    return chosen
+
+
+@dataclass
+class Suffix:
+    """The arm with suffix decoding; requests of one namespace share what they have said."""
+
+    llm: LLM
+    max_tokens: int
+    namespace: str = ""
+
+    def __call__(self, ids: list[int]) -> list[int]:
+        """Answer one prompt."""
+        extra = {"specdec": {"namespace": self.namespace}}
+        params = SamplingParams(temperature=0.0, max_tokens=self.max_tokens, extra_args=extra)
+        return list(self.llm.generate({"prompt_token_ids": ids}, params, use_tqdm=False)[0].outputs[0].token_ids)
+
+
+def arms(
+    folder: str, max_tokens: int, steps: Steps, suffix: str | None
+) -> tuple[dict[str, Callable[[list[int]], list[int]]], Any]:
     """Return a function for each arm from prompt ids to output ids, and the tokenizer."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
@@ -112,13 +152,17 @@ def arms(folder: str, max_tokens: int, steps: Steps) -> tuple[dict[str, Callable
     def ours(llm: LLM) -> Callable[[list[int]], list[int]]:
         return lambda ids: llm.generate({"prompt_token_ids": ids}, params, use_tqdm=False)[0].outputs[0].token_ids
 
-    return {
+    functions: dict[str, Callable[[list[int]], list[int]]] = {
         PLAIN: theirs(),
         LOOKUP_5: theirs(prompt_lookup_num_tokens=5),
         LOOKUP_10: theirs(prompt_lookup_num_tokens=10),
         OURS: ours(plain),
         OURS_NGRAM: ours(ngram),
-    }, plain
+    }
+    if suffix is not None:
+        llm = LLM(folder, suffix, hf_model=plain.model, tokenizer=plain.tokenizer)
+        functions[OURS_SUFFIX] = Suffix(llm, max_tokens)
+    return functions, plain
 
 
 def warm_up(functions: dict[str, Callable[[list[int]], list[int]]], prompts: Sequence[tuple[str, list[int]]]) -> None:
@@ -135,6 +179,8 @@ def run(
     repeats: int,
 ) -> list[Result]:
     """Time all arms on all prompts once, interleaved."""
+    if isinstance(suffix := functions.get(OURS_SUFFIX), Suffix):
+        suffix.namespace = f"repeat {repeat}"
     names = list(functions)
     results = []
     console = Console(stderr=True)
@@ -154,6 +200,17 @@ def run(
     return results
 
 
+def second_pass(
+    functions: dict[str, Callable[[list[int]], list[int]]],
+    prompts: Sequence[tuple[str, list[int]]],
+    repeat: int,
+    repeats: int,
+) -> list[Result]:
+    """Time n-gram and suffix on the same prompts again, in the namespace of the first pass."""
+    again = {arm: functions[arm] for arm in (OURS_NGRAM, OURS_SUFFIX)}
+    return [replace(result, arm=result.arm + SECOND) for result in run(again, prompts, repeat, repeats)]
+
+
 def speed(results: Sequence[Result], arm: str, task: str | None = None, repeat: int | None = None) -> float:
     """Tokens per second over all prompts (of a task, of a repeat)."""
     chosen = [r for r in results if r.arm == arm and task in (None, r.task) and repeat in (None, r.repeat)]
@@ -164,6 +221,21 @@ def ratio(results: Sequence[Result], ours: str, theirs: str, repeats: int) -> di
     """Ratio of two arms by repeat: least, median, most."""
     values = sorted(speed(results, ours, repeat=r) / speed(results, theirs, repeat=r) for r in range(repeats))
     return {"min": values[0], "median": statistics.median(values), "max": values[-1]}
+
+
+def suffix_ratios(results: Sequence[Result], repeats: int) -> dict[str, dict[str, float]]:
+    """Ratios of suffix to n-gram: cold, on the second pass, and on edits; none without that arm."""
+    if not any(r.arm == OURS_SUFFIX for r in results):
+        return {}
+    edits = [r for r in results if r.task == EDITS]
+    cold = [r for r in results if r.task != EDITS]
+    found = {
+        "suffix_over_ngram": ratio(cold, OURS_SUFFIX, OURS_NGRAM, repeats),
+        "suffix_over_ngram_second_pass": ratio(cold, OURS_SUFFIX + SECOND, OURS_NGRAM + SECOND, repeats),
+    }
+    if edits:
+        found["suffix_over_ngram_edits"] = ratio(edits, OURS_SUFFIX, OURS_NGRAM, repeats)
+    return found
 
 
 def summary(results: list[Result], steps: Steps, repeats: int) -> dict[str, Any]:
@@ -181,6 +253,7 @@ def summary(results: list[Result], steps: Steps, repeats: int) -> dict[str, Any]
         "plain_over_transformers": ratio(results, OURS, PLAIN, repeats),
         "ngram_over_better_lookup": {"peer": better, **ratio(results, OURS_NGRAM, better, repeats)},
         "ngram_over_plain": ratio(results, OURS_NGRAM, OURS, repeats),
+        **suffix_ratios(results, repeats),
         "step": {
             "forward_ms": 1e3 * forward,
             "overhead_ms_by_rows": {
@@ -202,8 +275,9 @@ def show(data: dict[str, Any], console: Console) -> None:
     for arm, by_task in speeds.items():
         table.add_row(arm, *(f"{by_task[task]:.1f}" for task in tasks))
     console.print(table)
-    for name in ("plain_over_transformers", "ngram_over_better_lookup", "ngram_over_plain"):
-        r = data[name]
+    for name, r in data.items():
+        if "_over_" not in name:
+            continue
         console.print(f"{name}: median {r['median']:.2f} ({r['min']:.2f} to {r['max']:.2f}) {r.get('peer', '')}")
     console.print("step overhead, everything but the target's forward:", data["step"])
 
@@ -214,14 +288,18 @@ def main(
     max_tokens: Annotated[int, typer.Option(help="New tokens of each answer, at most.")] = 96,
     repeats: Annotated[int, typer.Option(help="Times that everything is done.")] = 3,
     threads: Annotated[int, typer.Option(help="Threads of every arm.")] = 2,
+    suffix: Annotated[
+        str | None, typer.Option(help="A further arm: the configuration of suffix decoding, as JSON.")
+    ] = None,
+    edits: Annotated[int, typer.Option(help="Further prompts that ask for an edit of Python code.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the JSON goes.")] = Path("benchmarks/results/engine.json"),
 ) -> None:
     """Run the comparison, print tables, write JSON."""
     torch.set_num_threads(threads)
     transformers.utils.logging.set_verbosity_error()
     steps = Steps()
-    functions, plain = arms(str(model_folder()), max_tokens, steps)
-    texts = load_prompts(prompts, per_task)
+    functions, plain = arms(str(model_folder()), max_tokens, steps, suffix)
+    texts = load_prompts(prompts, per_task) + edit_prompts(edits)
     encoded = plain.chat_prompts([[{"role": "user", "content": text}] for _, text in texts])
     chosen = [(task, prompt["prompt_token_ids"]) for (task, _), prompt in zip(texts, encoded, strict=True)]
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -229,6 +307,8 @@ def main(
     warm_up(functions, chosen)
     for repeat in range(repeats):
         results += run(functions, chosen, repeat, repeats)
+        if suffix is not None:
+            results += second_pass(functions, chosen, repeat, repeats)
         data = summary(results, steps, repeat + 1)
         out.write_text(json.dumps(data, indent=1))
     show(data, Console(width=160))

@@ -54,9 +54,9 @@ class Vocabulary:
 
 
 def answers(file: Path, vocabulary: Vocabulary, rng: random.Random) -> Iterator[Pair]:
-    """Answers made of the sentences of a question of Spec-Bench, or of its reference, some of them left out."""
+    """Answers made of the sentences of a question of Spec-Bench and of its reference, some of them left out."""
     questions = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    texts = [" ".join(strings(question.get("reference") or question["turns"])) for question in questions]
+    texts = [" ".join(strings([question.get("reference") or [], question["turns"]])) for question in questions]
     sentences = [[vocabulary.encode(part) for part in re.split(r"(?<=[.!?\n])", text) if part] for text in texts]
     while True:
         chosen = rng.choice(sentences)

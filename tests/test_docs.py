@@ -29,6 +29,7 @@ from specdec_engine import LLM, SamplingParams, extra_args
 from specdec_engine.generate_arguments import REFUSED_FIELDS
 from specdec_engine.kept_engine import ENGINE_ARGS
 from specdec_plugin_ngram.options import NgramOptions
+from specdec_plugin_suffix.options import SuffixOptions, SuffixRequestOptions
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(Path(__file__).parent))
@@ -40,6 +41,7 @@ RUN = [README, *sorted(DOCS.glob("*.md"))]
 PAGES = [*RUN, BENCHMARKS, ROOT / "CHANGELOG.md"]
 HOOKS = [name for name in dir(hookspecs) if hasattr(getattr(hookspecs, name), "specdec_spec")]
 COMMANDS = ("", "generate", "explain", "plugins", "plugins list", "plugins show", "plugins doctor")
+COMMANDS += ("suffix", "suffix inspect", "suffix merge")
 NOT_RUN = ("make ",)  # commands of a page that would run for minutes
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -229,6 +231,10 @@ def test_every_key_of_a_configuration_is_described():
     assert rewrite(page.read_text(encoding="utf-8")) == page.read_text(encoding="utf-8"), "run specdec.key_docs"
     defaults = {row[0]: json.loads(row[1]) for row in table(page, "Options of ngram and ngram_gpu")}
     assert defaults == {name: field.default for name, field in NgramOptions.model_fields.items()}
+    defaults = {row[0]: json.loads(row[1]) for row in table(page, "Options of suffix")}
+    assert defaults == {name: field.default for name, field in SuffixOptions.model_fields.items()}
+    rows = table(DOCS / "suffix.md", "What a request may set")
+    assert [row[0] for row in rows] == list(SuffixRequestOptions.model_fields)
 
 
 def test_every_trait_is_described():

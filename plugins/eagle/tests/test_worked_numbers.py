@@ -61,9 +61,7 @@ def drafted(table: dict[int, dict[int, float]], top_k: int, depth: int, nodes: i
         gap=np.zeros(2, np.bool_),
     )
     noise = Noise(np.zeros(2, np.uint64), np.zeros(2, np.int32), np.zeros(2, np.int32))
-    batch = BatchView(
-        views, np.ones(2, np.int32), np.array([False, True]), np.array([0, nodes], np.int32), noise, rows
-    )
+    batch = BatchView(views, np.ones(2, np.int32), np.array([False, True]), np.array([0, nodes], np.int32), noise, rows)
     return proposer.propose(batch)
 
 
@@ -99,9 +97,7 @@ def test_a_certain_child_never_pushes_its_parent_out() -> None:
 
 def test_draft_ids_become_target_ids_before_they_are_fed_back() -> None:
     """Offsets of 1: the head's id 0 is A, 1 is B, ...; a table keyed by target ids must still be followed."""
-    shifted = {
-        token: {child - 1: probability for child, probability in law.items()} for token, law in WORKED.items()
-    }
+    shifted = {token: {child - 1: probability for child, probability in law.items()} for token, law in WORKED.items()}
     draft = drafted(shifted, 2, 2, 3, torch.ones(8, dtype=torch.int64))
     assert split(draft)[1] == ([A, B, C], [-1, -1, 0])
 
@@ -109,4 +105,3 @@ def test_draft_ids_become_target_ids_before_they_are_fed_back() -> None:
 def test_default_states_are_the_worked_ones() -> None:
     found = {layers: aux_layers({}, EagleOptions(), layers, 3) for layers in (28, 32, 36, 64)}
     assert found == {28: (2, 14, 25), 32: (2, 16, 29), 36: (2, 18, 33), 64: (2, 32, 61)}
-
