@@ -15,7 +15,7 @@ from specdec_engine import LLM, SamplingParams
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4}
 CONFIGS: dict[str, tuple[Any, str]] = {
-    "unknown key": ({**NGRAM, "ngram_prompt_lookup_max": 3}, "prompt_lookup_max"),
+    "unknown key": ({**NGRAM, "prompt_lookup_mx": 3}, "prompt_lookup_max"),
     "wrong type": ({**NGRAM, "num_speculative_tokens": "four"}, "num_speculative_tokens"),
     "true for a number": ({**NGRAM, "num_speculative_tokens": True}, "num_speculative_tokens"),
     "k of zero": ({**NGRAM, "num_speculative_tokens": 0}, "num_speculative_tokens"),

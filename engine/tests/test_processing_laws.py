@@ -24,8 +24,8 @@ LENGTH = 3
 # Each is a law of its own; all run side by side in one batch.
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "repetition": {"repetition_penalty": 1.8},
-    "counts": {"frequency_penalty": 0.9, "presence_penalty": 0.6},
+    "repetition": {"repetition_penalty": 2.5},
+    "counts": {"frequency_penalty": -1.5, "presence_penalty": -0.6},
     "top_k": {"top_k": 2, "temperature": 1.5},
     "top_p": {"top_p": 0.7, "temperature": 0.8},
     "min_p": {"min_p": 0.4},

@@ -249,3 +249,15 @@ def test_a_broken_node_harms_its_descendants_and_nobody_else(op):
     rest = [0, 1, 3, 6, 7, 8]
     assert torch.equal(dirty[rest], clean[rest])
     assert dirty[harmed].isnan().all()
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_tree_without_a_common_root_gives_the_bits_of_its_chains(op):
+    """A drafter's tree: what it grows from stands before it, and its first level sees its own row of the tree alone."""
+    batch = Batch(segments=[Segment(70, [-1, 0, 0, 2]), Segment(20, rows=2)])
+    paths = [[0], [1], [0, 2], [1, 3], [0, 2, 4]]
+    batch.step.ancestors[:5, 0] = [sum(1 << row for row in path) for path in paths]
+    out, k_pages, v_pages = batch.run(OPS[op])
+    for r, path in enumerate(paths):
+        batch.segments[0].keys = lambda _, path=path: [*range(70), *(70 + row for row in path)]
+        assert torch.equal(out[r], batch.alone(OPS[op], 0, r, k_pages, v_pages)), r

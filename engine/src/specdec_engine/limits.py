@@ -14,7 +14,7 @@ logger = logging.getLogger("specdec_engine")
 
 
 class DraftLimits:
-    """k by row: configured k, batch-size schedule, traits, context, budget left, tokens a step, controller."""
+    """k by row: configured k, request, batch size, traits, context, budget left, tokens a step, controller."""
 
     def __init__(self, resolved: ResolvedConfig, rules: StopRules, controller: Controller | None) -> None:
         """Take what does not change during a session."""

@@ -240,7 +240,7 @@ class Agreement:
 def agreement(
     host: Host, oracle: Callable[[Life, int], Tree], rounds: int = 10, logits: Logits | None = None
 ) -> Agreement:
-    """Run some rounds, assert that each draft is the oracle's, and compare logits as well if they are kept (chains only).
+    """Run some rounds, assert that each draft is the oracle's, and compare logits if they are kept (chains only).
 
     The oracle gets each request that may draft, and its limit.
     """

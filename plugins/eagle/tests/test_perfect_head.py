@@ -20,7 +20,7 @@ PROMPTS = [[3, 4, 5], [7] * 40, [9, 1, 2, 11, 6]]
 
 
 def perfect_head(folder: Path) -> str:
-    """Write an EAGLE-1 head that passes the embedding of its token on: the target's head makes the table's row of it."""
+    """Write an EAGLE-1 head that passes its token's embedding on: the target's head makes the table's row of it."""
     block = checkpoints.block(checkpoints.Weights(0), "layers.0.", VOCAB, VOCAB)
     tensors = {
         name: torch.zeros_like(tensor) if "o_proj" in name or "down_proj" in name else tensor

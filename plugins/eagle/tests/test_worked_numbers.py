@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -74,7 +76,7 @@ def test_the_worked_example_of_re_ranking() -> None:
     assert draft.confidence == pytest.approx([0.6, 0.3, 0.42], rel=1e-5)
     bits = ancestor_bits_reference(torch.tensor(draft.parents), [3]).numpy()
     ends, seen = ancestor_lists(bits)
-    rows = [[int(node in seen[a:b]) for node in range(4)] for a, b in zip(ends, ends[1:], strict=False)]
+    rows = [[int(node in seen[a:b]) for node in range(4)] for a, b in itertools.pairwise(ends)]
     assert rows == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]
     assert depths(bits).tolist() == [0, 1, 1, 2]
 

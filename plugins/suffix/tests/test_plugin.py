@@ -15,7 +15,7 @@ from specdec.loader import Registry
 from specdec.resolve import resolve
 from specdec.sources import TargetInfo
 from specdec.testing.contract import ProposerContract
-from specdec.testing.identity import IdentityContract
+from specdec.testing.identity import IdentityContract, assert_same_output, drafted
 from specdec_plugin_suffix import cache_file
 from specdec_plugin_suffix.forest import DISTRIBUTION, OP
 from specdec_plugin_suffix.kernels import reference
@@ -57,10 +57,23 @@ class TestSharing(ProposerContract):
 
 class TestIdentity(IdentityContract):
     families = ("llama",)
+    ks = (4,)
 
     @pytest.fixture
     def method(self):
         return "suffix"
+
+    @pytest.fixture
+    def options(self):
+        return {"suffix_decoding_max_spec_factor": 2.0}
+
+    @pytest.mark.parametrize("temperature", [0.0, 0.8])
+    def test_trees_leave_the_text_as_it_is(self, temperature):
+        model, params = self.target("llama"), self.params(temperature=temperature)
+        config = {"method": "suffix", "num_speculative_tokens": 6, "tree_drafts": True}
+        spec = self.run(model, params, {**config, "suffix_decoding_min_token_prob": 0.0})
+        assert_same_output(self.run(model, params), spec)
+        assert drafted(spec) > 20
 
 
 def test_k_is_the_depth_of_the_tree_unless_it_is_given():
