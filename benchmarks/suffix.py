@@ -43,21 +43,17 @@ OURS, PEER = "specdec", "arctic"
 WORDS = re.compile(r" ?\w+|\s+|[^\w\s]")
 
 
-class Vocabulary:
-    """Numbers words as they come."""
-
-    def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
-
-    def encode(self, text: str) -> list[int]:
-        return [self._ids.setdefault(word, len(self._ids)) for word in WORDS.findall(text)]
+def encoder() -> Callable[[str], list[int]]:
+    """Return a function that numbers words as they come."""
+    ids: dict[str, int] = {}
+    return lambda text: [ids.setdefault(word, len(ids)) for word in WORDS.findall(text)]
 
 
-def answers(file: Path, vocabulary: Vocabulary, rng: random.Random) -> Iterator[Pair]:
+def answers(file: Path, encode: Callable[[str], list[int]], rng: random.Random) -> Iterator[Pair]:
     """Answers made of the sentences of a question of Spec-Bench and of its reference, some of them left out."""
     questions = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     texts = [" ".join(strings([question.get("reference") or [], question["turns"]])) for question in questions]
-    sentences = [[vocabulary.encode(part) for part in re.split(r"(?<=[.!?\n])", text) if part] for text in texts]
+    sentences = [[encode(part) for part in re.split(r"(?<=[.!?\n])", text) if part] for text in texts]
     while True:
         chosen = rng.choice(sentences)
         response = [token for part in chosen if rng.random() < 0.8 for token in part]
@@ -69,10 +65,10 @@ def strings(nested: Any) -> list[str]:
     return [nested] if isinstance(nested, str) else [text for part in nested for text in strings(part)]
 
 
-def edits(vocabulary: Vocabulary, rng: random.Random) -> Iterator[Pair]:
+def edits(encode: Callable[[str], list[int]], rng: random.Random) -> Iterator[Pair]:
     """Edit sessions: a piece of a Python file, then the same piece with one word changed all through."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    texts = [vocabulary.encode(file.read_text(encoding="utf-8", errors="replace")) for file in files]
+    texts = [encode(file.read_text(encoding="utf-8", errors="replace")) for file in files]
     texts = [text for text in texts if len(text) > 100]
     while True:
         text = rng.choice(texts)
@@ -97,19 +93,11 @@ class Ours:
     """The cache of this plugin, with the calls of the comparison."""
 
     def __init__(self, cached: int) -> None:
-        self.cache = SuffixCache(DEPTH, cached, forest=Forest)
-
-    def start(self, name: Any, prompt: IntArray) -> None:
-        self.cache.start(name, prompt)
-
-    def extend(self, name: Any, tokens: IntArray) -> None:
-        self.cache.extend(name, tokens)
+        self.cache = cache = SuffixCache(DEPTH, cached, forest=Forest)
+        self.start, self.extend, self.stop = cache.start, cache.extend, cache.stop
 
     def speculate(self, name: Any, context: IntArray) -> Any:
         return self.cache.speculate(name, K)
-
-    def stop(self, name: Any) -> None:
-        self.cache.stop(name)
 
     def accounted(self) -> int:
         return self.cache.stats().used_bytes
@@ -125,19 +113,11 @@ class Peer:
     """The cache of Arctic Inference."""
 
     def __init__(self, cached: int) -> None:
-        self.cache = SuffixDecodingCache(max_tree_depth=DEPTH, max_cached_requests=cached)
-
-    def start(self, name: Any, prompt: IntArray) -> None:
-        self.cache.start_request(name, prompt)
-
-    def extend(self, name: Any, tokens: IntArray) -> None:
-        self.cache.add_active_response(name, tokens)
+        self.cache = cache = SuffixDecodingCache(max_tree_depth=DEPTH, max_cached_requests=cached)
+        self.start, self.extend, self.stop = cache.start_request, cache.add_active_response, cache.stop_request
 
     def speculate(self, name: Any, context: IntArray) -> Any:
         return self.cache.speculate(name, context, K, FACTOR, 0.0, LEAST)
-
-    def stop(self, name: Any) -> None:
-        self.cache.stop_request(name)
 
     def accounted(self) -> int:
         return int(self.cache._global_tree.estimate_memory())
@@ -176,7 +156,6 @@ class Result:
     accounted_bytes: float
     resident_bytes: float | None
     steps: int
-    drafted: float
     accepted: float
 
 
@@ -196,12 +175,12 @@ def build(cache: Any, pairs: list[Pair]) -> int:
     return time.perf_counter_ns() - begin
 
 
-def decode(caches: dict[str, Any], times: dict[str, Times], name: Any, pair: Pair) -> tuple[int, int, int]:
-    """Decode a response with all caches in turn; returns steps, drafted and accepted ids, and checks every draft."""
+def decode(caches: dict[str, Any], times: dict[str, Times], name: Any, pair: Pair) -> tuple[int, int]:
+    """Decode a response with all caches in turn; returns steps and accepted ids, and checks every draft."""
     prompt, text = pair[0], np.concatenate(pair)
     for cache in caches.values():
         cache.start(name, prompt)
-    known, steps, drafted, accepted, new = len(prompt), 0, 0, 0, 1
+    known, steps, accepted, new = len(prompt), 0, 0, 1
     order = list(caches)
     while known + new <= len(text):
         fresh, known = text[known : known + new], known + new
@@ -220,10 +199,10 @@ def decode(caches: dict[str, Any], times: dict[str, Times], name: Any, pair: Pai
         ids = next(iter(drafts.values()))[0]
         ahead = text[known : known + len(ids)].tolist()
         right = next((i for i, (a, b) in enumerate(zip(ids, ahead, strict=False)) if a != b), len(ahead))
-        steps, drafted, accepted, new = steps + 1, drafted + len(ids), accepted + right, right + 1
+        steps, accepted, new = steps + 1, accepted + right, right + 1
     for cache in caches.values():
         cache.stop(name)
-    return steps, drafted, accepted
+    return steps, accepted
 
 
 def fuse(ours: Ours, times: Times, name: Any, pair: Pair) -> None:
@@ -287,7 +266,7 @@ def compare(trace: str, pairs: Iterator[Pair], cached: int, sessions: int) -> li
         build(make(1), fresh[:1])  # the first call of all loads compiled code
     times = {who: Times(build(cache, history)) for who, cache in caches.items()}
     accounted = {who: cache.accounted() for who, cache in caches.items()}
-    totals = np.zeros(3, np.int64)
+    totals = np.zeros(2, np.int64)
     for i, pair in enumerate(fresh):
         totals += decode(caches, times, f"fresh {i}", pair)
     for i, pair in enumerate(fresh):
@@ -305,8 +284,7 @@ def compare(trace: str, pairs: Iterator[Pair], cached: int, sessions: int) -> li
             accounted_bytes=round(accounted[who] / shared, 1),
             resident_bytes=None if (size := memory[who]) is None else round(size / shared, 1),
             steps=int(totals[0]),
-            drafted=round(float(totals[1] / totals[0]), 2),
-            accepted=round(float(totals[2] / totals[0]), 2),
+            accepted=round(float(totals[1] / totals[0]), 2),
         )
         for who in caches
     ]
@@ -330,24 +308,17 @@ def budget(total: int, limit: int, rng: random.Random) -> dict[str, Any]:
             added += len(part)
         cache.stop(name)
         name += 1
-        if name % 50 == 0:
+        if name % 50 == 0 or added >= total:
             stats, shared = cache.stats(), cache.shared()
             in_order &= shared == list(range(shared[0], name))
-            if added > 2 * limit:
+            if added > min(2 * limit, total // 2):
                 held.append((stats.tokens, stats.nodes, resident() or 0))
-    (least_tokens, least_nodes, least_resident), (most_tokens, most_nodes, most_resident) = (
-        [edge(column) for column in zip(*held, strict=True)] for edge in (min, max)
-    )
-    return {
-        "added": added,
-        "limit": limit,
-        "updates": len(updates),
-        "update_us": {str(q): round(float(np.percentile(updates, q)) / 1e3, 1) for q in (50, 99, 99.9, 100)},
-        "tokens": [least_tokens, most_tokens],
-        "nodes": [least_nodes, most_nodes],
-        "resident_bytes": [least_resident, most_resident],
-        "evicted_in_order": in_order,
+    edges = {
+        name: [min(column), max(column)]
+        for name, column in zip(("tokens", "nodes", "resident_bytes"), zip(*held, strict=True), strict=True)
     }
+    update_us = {str(q): round(float(np.percentile(updates, q)) / 1e3, 1) for q in (50, 99, 99.9, 100)}
+    return {"added": added, "limit": limit, "update_us": update_us, **edges, "evicted_in_order": in_order}
 
 
 def table_of(results: list[Result]) -> Table:
@@ -355,28 +326,25 @@ def table_of(results: list[Result]) -> Table:
     for heading in "trace cached who build extend speculate both bytes resident accepted".split():
         table.add_column(heading, justify="left" if heading in ("trace", "who") else "right", no_wrap=True)
     for r in results:
-        pairs = [f"{pair[0]} / {pair[1]}" if pair else "" for pair in (r.extend_us, r.speculate_us, r.fused_us)]
-        size = "" if r.resident_bytes is None else str(r.resident_bytes)
-        table.add_row(
-            r.trace, str(r.cached), r.who, str(r.build_us), *pairs, str(r.accounted_bytes), size, str(r.accepted)
-        )
+        calls = [f"{pair[0]} / {pair[1]}" if pair else "" for pair in (r.extend_us, r.speculate_us, r.fused_us)]
+        cells = [r.trace, r.cached, r.who, r.build_us, *calls, r.accounted_bytes, r.resident_bytes or "", r.accepted]
+        table.add_row(*map(str, cells))
     return table
 
 
 def ratios(results: list[Result]) -> list[dict[str, Any]]:
     """Ours over theirs, for every trace and size."""
+
+    def quantities(r: Result) -> dict[str, float]:
+        calls = {"extend": r.extend_us, "speculate": r.speculate_us}
+        times = {f"{call}_{name}": us[i] for call, us in calls.items() for i, name in enumerate(("median", "p99"))}
+        return {"build": r.build_us, **times, "bytes": r.accounted_bytes, "resident": r.resident_bytes or 0.0}
+
     found = []
     for ours, theirs in zip(results[::2], results[1::2], strict=True):
-        pairs = [(ours.extend_us, theirs.extend_us), (ours.speculate_us, theirs.speculate_us)]
-        flat = [round(a / b, 3) for mine, other in pairs for a, b in zip(mine, other, strict=True)]
-        names = ("extend_median", "extend_p99", "speculate_median", "speculate_p99")
-        memory = {"accounted": round(ours.accounted_bytes / theirs.accounted_bytes, 3)}
-        if ours.resident_bytes and theirs.resident_bytes:
-            memory["resident"] = round(ours.resident_bytes / theirs.resident_bytes, 3)
-        build_ratio = {"build": round(ours.build_us / theirs.build_us, 3)}
-        found.append(
-            {"trace": ours.trace, "cached": ours.cached, **build_ratio, **dict(zip(names, flat, strict=True)), **memory}
-        )
+        peer = quantities(theirs)
+        shares = {name: round(value / peer[name], 3) for name, value in quantities(ours).items() if peer[name]}
+        found.append({"trace": ours.trace, "cached": ours.cached, **shares})
     return found
 
 
@@ -397,13 +365,13 @@ def main(
         console.print("arctic_inference cannot be imported: only this cache is measured, and no draft is compared")
     results: list[Result] = []
     for count in cached:
-        vocabulary = Vocabulary()
+        encode = encoder()
         traces: dict[str, Iterator[Pair]] = {
-            "edits": edits(vocabulary, random.Random(seed)),
+            "edits": edits(encode, random.Random(seed)),
             "phrases": phrases(random.Random(seed)),
         }
         if prompts is not None:
-            traces = {"answers": answers(prompts, vocabulary, random.Random(seed)), **traces}
+            traces = {"answers": answers(prompts, encode, random.Random(seed)), **traces}
         for trace, pairs in traces.items():
             results += compare(trace, pairs, count, sessions)
             console.print(f"{trace}, {count} cached: done")
@@ -413,7 +381,6 @@ def main(
         "python": platform.python_version(),
         "numba": numba.__version__,
         "settings": {"depth": DEPTH, "k": K, "factor": FACTOR, "min_probability": LEAST, "seed": seed},
-        "identical_drafts": SuffixDecodingCache is not None,
         "results": [asdict(result) for result in results],
     }
     if SuffixDecodingCache is not None:

@@ -28,6 +28,7 @@ from specdec.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams, extra_args
 from specdec_engine.generate_arguments import REFUSED_FIELDS
 from specdec_engine.kept_engine import ENGINE_ARGS
+from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_ngram.options import NgramOptions
 from specdec_plugin_suffix.options import SuffixOptions, SuffixRequestOptions
 
@@ -233,6 +234,8 @@ def test_every_key_of_a_configuration_is_described():
     assert defaults == {name: field.default for name, field in NgramOptions.model_fields.items()}
     defaults = {row[0]: json.loads(row[1]) for row in table(page, "Options of suffix")}
     assert defaults == {name: field.default for name, field in SuffixOptions.model_fields.items()}
+    defaults = {row[0]: json.loads(row[1]) for row in table(page, "Options of eagle and eagle3")}
+    assert defaults == {name: field.default for name, field in EagleOptions.model_fields.items()}
     rows = table(DOCS / "suffix.md", "What a request may set")
     assert [row[0] for row in rows] == list(SuffixRequestOptions.model_fields)
 

@@ -9,6 +9,7 @@ import checkpoints
 import numpy as np
 import pytest
 import torch
+from perfect import perfect_head
 from runs import ids_of, params, prompts, run, target
 
 from specdec.nn.drawing import Picks
@@ -148,13 +149,13 @@ def test_a_head_of_fewer_ids_leaves_the_targets_law_row_58(tmp_path: Path) -> No
     draft = checkpoints.save(tmp_path / "x", tensors, checkpoints.config(size))
     config = {"model": draft, "num_speculative_tokens": 2, "draft_sample_method": "probabilistic", **STATES}
     model = table_target(table, num_layers=2, max_position_embeddings=64)
-    sampling = SamplingParams(temperature=1.0, seed=3, n=250, max_tokens=50)
-    results = run(model, [[0]], sampling, config=config, max_num_seqs=250)
+    sampling = SamplingParams(temperature=1.0, seed=3, n=120, max_tokens=50)
+    results = run(model, [[0]], sampling, config=config, max_num_seqs=120)
     counts = np.zeros((size, size), np.int64)
     for sample in results[0].outputs:
         ids = [0, *sample.token_ids]
         np.add.at(counts, (ids[:-1], ids[1:]), 1)
-    assert results[0].metrics.accepted > 1500
+    assert results[0].metrics.accepted > 700
     assert_follows(counts, table)
 
 
@@ -198,3 +199,30 @@ def test_an_own_head_that_differs_decides_the_drafts_row_83(tmp_path: Path, monk
     own = model.get_output_embeddings().weight.detach().flip(0).clone()
     borrowed = first_draft("a", {})
     assert first_draft("b", {"lm_head.weight": own}) == VOCAB - 1 - borrowed
+
+
+def test_a_request_that_was_off_for_a_while_is_drafted_for_again_row_77(tmp_path: Path) -> None:
+    """Rows of the steps between are gone; a head that needs the newest id only is as good as before."""
+    table = random_table(24, seed=5, concentration=0.3)
+    model = table_target(table, num_layers=1, max_position_embeddings=128)
+    config = {"method": "eagle", "model": perfect_head(tmp_path / "x", 24), "num_speculative_tokens": 3}
+    lengths = (60, 12, 12, 12)
+    sampling = [SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True) for n in lengths]
+    texts = [[3, 4], [5, 6, 7], [8], [9] * 20]
+    spec = run(model, texts, sampling, config={**config, "disable_by_batch_size": 2}, max_num_seqs=4)
+    assert ids_of(spec) == ids_of(run(model, texts, sampling))
+    assert spec[0].metrics.empty > 5
+    assert spec[0].metrics.accepted == spec[0].metrics.drafted > 20
+
+
+@pytest.mark.parametrize("shape", [{}, {"tree_top_k": 3, "tree_depth": 3}])
+def test_preempted_requests_are_drafted_for_anew_and_say_the_same_row_38(shape: dict[str, int], tmp_path: Path) -> None:
+    model, texts, sampling = target("llama"), prompts((30, 40, 50)), params(3, max_tokens=40)
+    config = {**head(tmp_path / "x"), **shape}
+    limits = {"kv_cache_tokens": 128, "max_num_seqs": 3}
+    with LLM(hf_model=model, speculative_config=config, strict=True, **limits) as llm:
+        spec = llm.generate(texts, sampling)
+        assert llm._scheduler.preemptions > 0
+        assert llm._drafting is not None
+        llm._drafting._proposer._cache.arena.check_integrity([])  # type: ignore[attr-defined]
+    assert ids_of(spec) == ids_of(run(model, texts, sampling))

@@ -93,7 +93,7 @@ class Host:
         """Draw the texts and states of the requests."""
         self.proposer, self.traits, self.target = proposer, traits, target
         self._rng = np.random.default_rng(seed)
-        self._waiting = [self._life(plan, seed + i) for i, plan in enumerate(plans)]
+        self.waiting = [self._life(plan, seed + i) for i, plan in enumerate(plans)]
         self.lives: list[Life] = []
         self.now = 0
 
@@ -108,8 +108,8 @@ class Host:
 
     def step(self) -> Call | None:
         """Advance every request by a chunk or a verified draft, then ask for drafts."""
-        for life in [life for life in self._waiting if life.plan.join <= self.now]:
-            self._waiting.remove(life)
+        for life in [life for life in self.waiting if life.plan.join <= self.now]:
+            self.waiting.remove(life)
             self.lives.append(life)
             self.proposer.start(life.view)
         self.now += 1

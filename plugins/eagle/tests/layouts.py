@@ -35,7 +35,10 @@ MINICPM = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 8}
 
 @dataclass(frozen=True)
 class Layout:
-    """A checkpoint: method, the oracle's flavour, config.json, tensors; `seed` gives drafts with clear margins."""
+    """A checkpoint: method, the oracle's flavour, config.json, tensors; `seed` gives drafts with clear margins.
+
+    `plain` is what a config.json of the speculators format stands for, by formats 13.3.
+    """
 
     method: str
     flavour: str
@@ -43,6 +46,7 @@ class Layout:
     tensors: Mapping[str, Tensor]
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
+    plain: Mapping[str, Any] | None = None
 
     @property
     def width_scale(self) -> float:
@@ -51,7 +55,7 @@ class Layout:
 
     def head(self) -> Head:
         embedding, lm_head = TARGET.get_input_embeddings().weight, TARGET.get_output_embeddings().weight
-        config = {"num_hidden_layers": 1, **self.settings}
+        config = {"num_hidden_layers": 1, **(self.plain or self.settings)}
         return Head(self.flavour, config, self.tensors, embedding=embedding.detach(), lm_head=lm_head.detach())
 
     def build(self, folder: Path, k: int = 4, **options: Any) -> tuple[Proposer, ResolvedConfig, FakeTarget]:
@@ -122,9 +126,9 @@ def inside(layout: Layout, key: str) -> Layout:
     return replace(layout, settings={**settings, "eagle_config": {key: settings.pop(key)}, key: None})
 
 
-def own_head(seed: int, rows: int) -> dict[str, Tensor]:
+def own_head(seed: int, rows: int, gain: float = 4.0) -> dict[str, Tensor]:
     """Return a head of a number of rows."""
-    return {"lm_head.weight": checkpoints.Weights(seed + 2000).matrix(rows, WIDTH, 4.0)}
+    return {"lm_head.weight": checkpoints.Weights(seed + 2000).matrix(rows, WIDTH, gain)}
 
 
 def biases(seed: int) -> dict[str, Tensor]:
@@ -132,6 +136,25 @@ def biases(seed: int) -> dict[str, Tensor]:
     w = checkpoints.Weights(seed + 3000)
     sizes = {"q": 32, "k": 16, "v": 16, "o": WIDTH}
     return {f"layers.0.self_attn.{name}_proj.bias": w.vector(size, 0.0) for name, size in sizes.items()}
+
+
+def speculators(kind: str, layout: Layout, **settings: Any) -> Layout:
+    """Return the layout in the speculators format; the missing norm_before_residual means true in one of its types."""
+    base = {key: value for key, value in layout.settings.items() if key != "architectures"}
+    ours = {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": kind,
+        "speculators_config": {
+            "algorithm": kind,
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 5}],
+            "verifier": {"name_or_path": "some/target", "architectures": ["LlamaForCausalLM"]},
+        },
+        "transformer_layer_config": base,
+        "draft_vocab_size": 40,
+        "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
+        **settings,
+    }
+    return replace(layout, settings=ours, plain={**base, "norm_before_residual": kind == "eagle3", **settings})
 
 
 LLAMA_4 = {"architectures": ["Llama4ForCausalLM"], "model_type": "llama4_text"}
@@ -144,7 +167,7 @@ LAYOUTS: dict[str, Layout] = {
     "eagle-three-layers": one(2, layers=3),
     "eagle-prefixed": one(3, prefix="model."),
     "eagle-own-head-and-embedding": one(
-        4, tensors={**own_head(4, VOCAB), "embed_tokens.weight": checkpoints.Weights(9).matrix(VOCAB, WIDTH, 3.0)}
+        4, tensors={**own_head(4, VOCAB, 0.7), "embed_tokens.weight": checkpoints.Weights(9).matrix(VOCAB, WIDTH, 3.0)}
     ),
     "eagle-padded-head": one(5, tensors=own_head(5, VOCAB + 8)),
     "eagle-attention-bias": one(6, tensors=biases(6)),
@@ -186,11 +209,19 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "eagle3-linear-scaling": three(26, rope_scaling={"type": "linear", "factor": 4.0}),
     "eagle3-half-rotated": three(27, partial_rotary_factor=0.5),
+    "eagle3-speculators": speculators("eagle3", three(29, layer="layers.0.")),
+    "eagle3-speculators-qwen3": speculators(
+        "eagle3",
+        three(30, layer="layers.0.", qk_norm=True, norm_before_fc=True, model_type="qwen3"),
+        norm_before_fc=True,
+        norm_before_residual=False,
+    ),
     "eagle3-bare-config": three(28, model_type="eagle", architectures=None),
 }
 PARALLEL: dict[str, Layout] = {
     "peagle": three(0, mask=True, mask_token_id=5),
     "peagle-norm-before-fc": three(1, mask=True, pard_token=7, norm_before_fc=True, norm_before_residual=True),
     "peagle-fc-norm": three(2, mask=True, fc_norm=True, dflash_config={"mask_token_id": 9}, mask_token_id=1),
+    "peagle-speculators": speculators("peagle", three(31, layer="layers.0.", mask=True), mask_token_id=6),
     "peagle-two-layers": three(3, mask=True, ptd_token_id=11, layers=2, draft_vocab=VOCAB),
 }

@@ -13,6 +13,7 @@ from layouts import LAYOUTS, PARALLEL, Layout
 from torch import Tensor
 
 from specdec.draft import BatchView, Draft, Rows
+from specdec.noise import Noise
 from specdec.protocols import Proposer
 from specdec.testing.fakes import FakeRequest
 
@@ -51,14 +52,8 @@ def at_once(proposer: Proposer, life: Life) -> Draft:
         gap=np.zeros(1, np.bool_),
     )
     one = [np.array([value], np.int32) for value in (life.run_len, life.limit)]
-    batch = BatchView([view], one[0], np.ones(1, np.bool_), one[1], host_noise(), rows)
-    return proposer.propose(batch)
-
-
-def host_noise() -> Any:
-    from specdec.noise import Noise
-
-    return Noise(np.zeros(1, np.uint64), np.zeros(1, np.int32), np.zeros(1, np.int32))
+    noise = Noise(np.zeros(1, np.uint64), np.zeros(1, np.int32), np.zeros(1, np.int32))
+    return proposer.propose(BatchView([view], one[0], np.ones(1, np.bool_), one[1], noise, rows))
 
 
 @pytest.mark.parametrize("kind", KINDS)

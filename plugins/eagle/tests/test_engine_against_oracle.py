@@ -15,6 +15,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
+import transformers
 from host import split
 from layouts import LAYOUTS, Layout, three
 from oracle_head import Head
@@ -23,10 +24,14 @@ from torch import Tensor
 from specdec.draft import BatchView, Draft, FinishReason, RequestView
 from specdec.testing.recording import Call, RecordingProposer
 from specdec.testing.stubs import Stub
-from specdec.testing.targets import tiny_target
+from specdec.testing.targets import tiny_config, tiny_target
 from specdec_engine import LLM, SamplingParams
 
 FAMILIES = ("llama", "gemma2", "gemma3", "qwen3", "gpt2", "mistral", "opt", "phi")
+COMMON = (
+    *("vocab_size", "bos_token_id", "eos_token_id", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "num_key_value_heads", "max_position_embeddings", "tie_word_embeddings"),
+)
 HALF = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.8, 0.6, 0.4]}
 
 
@@ -197,3 +202,37 @@ def test_lists_of_another_producer_name_the_same_states(tmp_path: Path) -> None:
         seen.append((rows.aux, [drafts for _, drafts in calls_of(recorder)]))
     torch.testing.assert_close(seen[0][0], seen[1][0])
     assert seen[0][1] == seen[1][1]
+
+
+def test_a_target_that_divides_its_states_gives_the_laws_of_a_minicpm_head(tmp_path: Path) -> None:
+    """Its own head code divides, which the borrowed head must not do once more; laws show it, choices would not."""
+    model = minicpm()
+    layout = LAYOUTS["eagle-minicpm"]
+    draft = checkpoints.save(tmp_path / "x", layout.tensors, layout.settings)
+    config = {"model": draft, "num_speculative_tokens": 3, "draft_sample_method": "probabilistic"}
+    prompt, sampling = [5, 6, 7, 8], SamplingParams(temperature=1.0, max_tokens=8, ignore_eos=True, seed=1)
+    with recorded(model, config) as (llm, recorder):
+        (result,) = llm.generate([{"prompt_token_ids": prompt}], sampling)
+    ids = prompt + result.outputs[0].token_ids
+    states, head, compared = stock_states(model, ids), head_of(layout, model), 0
+    for call, (tokens,) in calls_of(recorder):
+        rows = rows_of(layout, states, ids, call.run_len[0], ())
+        nodes = oracle.followed(head, rows, tokens, range(-1, len(tokens) - 1)).nodes
+        for node, law in zip(nodes, call.draft.q if tokens else (), strict=True):
+            torch.testing.assert_close(law.double(), node.logits.softmax(-1), atol=1e-5, rtol=0)
+            compared += 1
+    assert compared > 5
+
+
+def minicpm() -> Any:
+    """Return a tiny random MiniCPM3."""
+    sizes = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+    scales = {"dim_model_base": 8, "scale_emb": 12, "scale_depth": 1.4}
+    common = {key: value for key, value in tiny_config("deepseek_v3").to_dict().items() if key in COMMON}
+    model = transformers.MiniCPM3ForCausalLM(transformers.MiniCPM3Config(**common, **sizes, **scales)).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 1.5 / parameter.shape[-1] ** 0.5)
+    return model

@@ -10,7 +10,7 @@ import oracle
 import pytest
 import torch
 from host import PLANS, Call, Host, Life
-from layouts import LAYOUTS, PARALLEL, Layout
+from layouts import LAYOUTS, PARALLEL, FamilyTarget, Layout
 
 from specdec.catalog import Catalog
 from specdec.draft import BatchView, Draft
@@ -19,7 +19,8 @@ from specdec.making import make_verifier
 from specdec.nn.drawing import DraftSampler
 from specdec.nn.features import ChainPlan, Round
 from specdec.nn.race import race_reference
-from specdec.noise import Noise, request_key
+from specdec.noise import Noise, Purpose, request_key
+from specdec.protocols import Verifier
 from specdec.resolve import resolve
 from specdec.testing.fakes import FakeRequest
 from specdec.testing.laws import assert_follows
@@ -175,6 +176,23 @@ def test_chains_draw_each_place_anew_and_each_step_anew() -> None:
     np.testing.assert_array_equal(first_two(0), now)
 
 
+def test_drafts_are_independent_of_the_targets_own_draws_with_the_same_keys() -> None:
+    """They must be, as the verifier accepts by a rule that takes them for fresh; only shared noise is the target's."""
+    draws, logits = 30_000, torch.tensor([0.3, 0.0, -0.9])
+    laws = logits.softmax(0).expand(draws, -1)
+    drafts = many(1.0, draws)
+    target = race_reference(laws, drafts.batch.noise, Purpose.TARGET).numpy()
+    chain = DraftSampler("probabilistic", race_reference, 3).begin(drafts, None)
+    first = chain.pick(logits.expand(draws, -1), np.arange(draws), 0).numpy()
+    children = family_of(logits, 1.0, draws, 2).tokens.reshape(draws, 2)[:, 0]
+    together = np.outer(laws[0], laws[0]).ravel()
+    for drawn in (first, children):
+        assert_follows(np.bincount(drawn * 3 + target, minlength=9), together)
+    shared = DraftSampler("shared", race_reference, 3).begin(drafts, None)
+    same = shared.pick(logits.expand(draws, -1), np.arange(draws), 0).numpy()
+    np.testing.assert_array_equal(same, target)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.05])
 def test_a_tree_of_drawn_children_leaves_the_targets_law_whatever_underflows(temperature: float) -> None:
     """At a low temperature all but one id have probability 0 in float32, and further children cannot be drawn."""
@@ -195,11 +213,9 @@ def test_a_tree_of_drawn_children_leaves_the_targets_law_whatever_underflows(tem
     assert_follows(np.bincount(verdict.emitted[ends], minlength=4), wanted)
 
 
-def standard_verifier() -> object:
+def standard_verifier() -> Verifier:
     registry = Registry(Catalog.discover(), strict=True)
     config = {"method": "ngram", "num_speculative_tokens": 3, "rejection_sample_method": "standard"}
-    from layouts import FamilyTarget
-
     return make_verifier(resolve(config, FamilyTarget(1.0).info, registry), registry)
 
 

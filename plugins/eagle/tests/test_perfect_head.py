@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import numpy as np
 import pytest
-import torch
+from perfect import perfect_head
 
 from specdec.testing.table import random_table, table_target
 from specdec_engine import LLM, SamplingParams
@@ -19,19 +18,8 @@ TARGET = table_target(TABLE, num_layers=4)
 PROMPTS = [[3, 4, 5], [7] * 40, [9, 1, 2, 11, 6]]
 
 
-def perfect_head(folder: Path) -> str:
-    """Write an EAGLE-1 head that passes its token's embedding on: the target's head makes the table's row of it."""
-    block = checkpoints.block(checkpoints.Weights(0), "layers.0.", VOCAB, VOCAB)
-    tensors = {
-        name: torch.zeros_like(tensor) if "o_proj" in name or "down_proj" in name else tensor
-        for name, tensor in block.items()
-    }
-    tensors["fc.weight"] = torch.cat([torch.eye(VOCAB), torch.zeros(VOCAB, VOCAB)], dim=1)
-    return checkpoints.save(folder, tensors, checkpoints.config(VOCAB))
-
-
 def generate(folder: Path, max_tokens: int, temperature: float, k: int, **keys: Any) -> tuple[list[Any], Any]:
-    config = {"method": "eagle", "model": perfect_head(folder), "num_speculative_tokens": k, **keys}
+    config = {"method": "eagle", "model": perfect_head(folder, VOCAB), "num_speculative_tokens": k, **keys}
     sampling = [
         SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=i, ignore_eos=True)
         for i in range(len(PROMPTS))

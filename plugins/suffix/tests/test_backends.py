@@ -87,6 +87,44 @@ def test_tries_are_the_same_with_many_siblings_long_texts_and_two_roots(
     assert pair.forests[0].head[counts].tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("alphabet", [2, 5, 300])
+def test_a_trie_from_which_texts_were_removed_is_that_of_the_others(alphabet, compiled, text_of, phrases_of):
+    """Node by node: what a removed text had split is one again."""
+    rng = random.Random(alphabet)
+    phrases = phrases_of(rng, alphabet)
+    texts = [text_of(rng, rng.randint(1, 90), alphabet, phrases) for _ in range(40)]
+    both, fresh = compiled(12), compiled(12)
+    roots = both.plant(), fresh.plant()
+    seqs = []
+    for text in texts:
+        seqs.append(both.begin(roots[0]))
+        for start in range(0, len(text), 7):
+            both.append(seqs[-1], np.asarray(text[start : start + 7], np.int32))
+    for i in rng.sample(range(40), 30):
+        both.remove(seqs[i], WHOLE)
+        texts[i] = []
+    for text in texts:
+        fresh.append(fresh.begin(roots[1]), np.asarray(text, np.int32))
+    assert both.nodes == fresh.nodes
+    walks = [
+        {string: count for string, count, _ in each.walk(root)} for each, root in zip((both, fresh), roots, strict=True)
+    ]
+    assert walks[0] == walks[1]
+
+
+@pytest.mark.parametrize(("start", "most", "stride"), [(0, 5, 4), (3, 2, 4), (-1, 1, 4), (0, 4, 5)])
+def test_an_array_that_is_too_short_for_a_draft_is_refused_and_not_written_past(start, most, stride, forest):
+    request = forest(8).request(np.asarray([1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 4, 5], np.int32), Rules())
+    out = np.zeros(12, np.int32)
+    for call in (
+        lambda: request.draft(most, out, start, stride),
+        lambda: request.step(out[:0], 0, 0, most, out, start, stride),
+    ):
+        with pytest.raises(SpecdecError, match="out"):
+            call()
+    assert not out.any()
+
+
 def test_what_was_freed_is_used_again(compiled):
     forest = compiled(8)
     root = forest.plant()

@@ -263,6 +263,22 @@ def test_a_wrong_call_says_so_and_changes_nothing(call, cache_of):
     assert (cache.stats(), cache.running(), cache.shared(), cache.counts()) == before
 
 
+def test_the_entry_of_a_stopped_request_is_refused(cache_of):
+    """Its memory may be another request's by now."""
+    cache = cache_of()
+    entry = cache.start("a", [1, 2, 3])
+    cache.stop("a")
+    cache.start("b", [7, 8, 9])
+    for call in (
+        lambda: cache.step(entry, np.asarray([5], np.int32), 0, 0, 4, np.zeros(12, np.int32), 0, 4),
+        lambda: cache.take_in(entry, np.asarray([5], np.int32), 0, 0),
+    ):
+        with pytest.raises(SpecdecError, match="has stopped"):
+            call()
+    cache.extend("b", [7, 8])
+    assert cache.speculate("b").tokens.tolist() == [9, 7]
+
+
 @pytest.mark.parametrize("wrong", [{"depth": 0}, {"max_requests": -1}, {"max_tokens": 0}, {"max_bytes": 0}])
 def test_a_limit_that_cannot_be_is_refused_by_name(wrong, cache_of):
     with pytest.raises(SpecdecError, match=f"{next(iter(wrong))} is"):

@@ -24,7 +24,9 @@ from specdec_plugin_suffix.responses import Limits, Namespace, Responses
 if TYPE_CHECKING:
     from specdec.draft import IntArray
 
-ROOM: Final = 2**22  # ids for which room is made at the beginning if the limit is higher
+ROOM: Final = 4_096  # ids for which room is made at the beginning where nothing limits them
+MOST_ROOM: Final = 2**22  # the same where they are limited, so that nothing has to grow later
+BYTES_AN_ID: Final = 100  # about, of shared responses
 MOST: Final = 2**20  # ids of a draft
 DEFAULT_RULES: Final = Rules()
 _INT32: Final = np.dtype(np.int32)
@@ -67,11 +69,12 @@ class CacheStats:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A running request, for `SuffixCache.step`; `request` is None when it has stopped."""
+    """A running request, for `SuffixCache.step`."""
 
-    request: Request | None
+    request: Request
     rules: Rules
     namespace: Namespace
+    stopped: bool = False
 
 
 class SuffixCache:
@@ -109,7 +112,8 @@ class SuffixCache:
         self._limits: Final = limits
         self._limited: Final = max_tokens is not None or max_bytes is not None
         self._ages: Final = time_to_live is not None
-        self._forest: Final = (forest or installed_forest())(depth, min(max_tokens or 0, ROOM))
+        room = min(max_tokens or MOST_ROOM, (max_bytes or MOST_ROOM * BYTES_AN_ID) // BYTES_AN_ID, MOST_ROOM)
+        self._forest: Final = (forest or installed_forest())(depth, room if self._limited else ROOM)
         self._responses: Final = Responses(self._forest, limits, clock)
         self._running: Final[dict[Hashable, Entry]] = {}
         self._lock: Final = threading.Lock()
@@ -181,7 +185,7 @@ class SuffixCache:
         with self._lock:
             if self._ages:
                 self._responses.expire()
-            _running(self._entry(request_id)).extend(tokens, 0, 0)
+            self._entry(request_id).request.extend(tokens, 0, 0)
             if self._limited:
                 self._responses.shrink()
 
@@ -195,10 +199,9 @@ class SuffixCache:
             if most is None or not 0 <= most <= MOST:
                 most = self._most(entry.rules, most)
             out = np.empty(3 * most, np.int32)
-            request = _running(entry)
-            n = request.draft(most, out, 0, most)
+            n = entry.request.draft(most, out, 0, most)
             if n:
-                score, matched = request.score, request.matched
+                score, matched = entry.request.score, entry.request.matched
         probabilities = out[2 * most : 2 * most + n].view(np.float32)
         return SuffixDraft(out[:n], out[most : most + n], probabilities, score, matched)
 
@@ -211,9 +214,8 @@ class SuffixCache:
             if response is not None and response.request is entry.request:
                 self._responses.stop(response)
             self._responses.leave(entry.namespace)
-            if entry.request is not None:
-                entry.request.release()
-                entry.request = None
+            entry.request.release()
+            entry.stopped = True
 
     def evict(self, request_id: Hashable) -> None:
         """Take the response of a request out of what is shared; the request, if it is running, goes on alone."""
@@ -240,7 +242,7 @@ class SuffixCache:
             forest = self._forest
             return CacheStats(
                 running=len(self._running),
-                own_bytes=sum(_running(entry).memory_bytes() for entry in self._running.values()),
+                own_bytes=sum(entry.request.memory_bytes() for entry in self._running.values()),
                 responses=len(self._responses),
                 tokens=forest.tokens,
                 namespaces=len(self._responses.namespaces),
@@ -295,8 +297,8 @@ class SuffixCache:
 
 
 def _running(entry: Entry) -> Request:
-    """Return the request of an entry; raises SpecdecError if it has stopped."""
-    if entry.request is None:
+    """Return the request of an entry; raises SpecdecError if it has stopped, for its memory is another's by now."""
+    if entry.stopped:
         message = "suffix cache: this request has stopped; start it again"
         raise SpecdecError(message)
     return entry.request
@@ -304,10 +306,16 @@ def _running(entry: Entry) -> Request:
 
 def ids_of(tokens: Sequence[int] | IntArray) -> IntArray:
     """Return ids as an array [n] int32, the same one if it is one; raises SpecdecError for what are no ids."""
-    if type(tokens) is np.ndarray and tokens.dtype == _INT32 and tokens.ndim == 1 and tokens.flags.c_contiguous:
+    if type(tokens) is np.ndarray and tokens.dtype is _INT32 and tokens.strides == (4,):
         return tokens
     array = np.asarray(tokens)
-    if array.ndim != 1 or (array.size and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() > NO_LIMIT)):
+    given = array.dtype == _INT32  # such an array may have placeholders in it, below 0
+    if array.ndim != 1 or not (array.size == 0 or given or _are_ids(array)):
         message = f"suffix cache: expected a flat sequence of ids in 0..{NO_LIMIT}, got {str(tokens)[:80]}"
         raise SpecdecError(message)
     return np.ascontiguousarray(array, np.int32)
+
+
+def _are_ids(array: npt.NDArray[np.generic]) -> bool:
+    """Say whether all of a non-empty array are whole numbers in 0..NO_LIMIT."""
+    return array.dtype.kind in "iu" and 0 <= int(array.min()) and int(array.max()) <= NO_LIMIT

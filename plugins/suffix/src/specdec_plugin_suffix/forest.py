@@ -69,7 +69,7 @@ class Request(Protocol):
         """Draft at most `most` ids; return how many.
 
         They go to `out`, int32, from `start` on, their parents `stride` numbers later, and their probabilities, as the
-        bits of float32, 2 * `stride` later.
+        bits of float32, 2 * `stride` later; so start + most <= stride, and `out` has 3 * stride numbers.
         """
 
     def step(

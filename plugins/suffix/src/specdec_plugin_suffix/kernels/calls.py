@@ -19,6 +19,7 @@ from specdec_plugin_suffix.kernels.layout import (
     DEPTH,
     ENDLESS,
     FIRST,
+    LEAST_BLOCK,
     LENGTH,
     MANY,
     NODE_COUNT,
@@ -54,7 +55,7 @@ from specdec_plugin_suffix.kernels.memory import get, peek, poke, put
 from specdec_plugin_suffix.kernels.siblings import enter, new_node
 from specdec_plugin_suffix.kernels.tries import append, remove
 
-SHORT_OF_OWN, SHORT_OF_SHARED, SHORT_OF_SCRATCH = -1, -2, -3
+SHORT_OF_OWN, SHORT_OF_SHARED, SHORT_OF_SCRATCH, SHORT_OF_OUT = -1, -2, -3, -4
 _IDS = types.Array(int32, 1, "C", readonly=True)
 
 
@@ -71,7 +72,8 @@ def needs(head: int, count: int) -> tuple[int, int, int]:
     if size == ENDLESS:
         length = get(peek(head, SEQS_AT), ONLY + LENGTH) if peek(head, BLOCK_COUNT) != 0 else 0
         return nodes, 3 + length + count, entries
-    return nodes, 1 + (peek(head, BLOCK_COUNT) + 2 + count // size) * (1 + size + peek(head, DEPTH)), entries
+    blocks = peek(head, BLOCK_COUNT) + 2 + count // LEAST_BLOCK
+    return nodes, 1 + blocks * (1 + size + peek(head, DEPTH)), entries
 
 
 @njit(boolean(int64, int64), nogil=True, cache=True)
@@ -89,6 +91,7 @@ def extend(query: int, tokens: IntArray, first: int, first_shared: int) -> int:
     Returns 0, or SHORT_OF_OWN or SHORT_OF_SHARED; then nothing was appended.
     """
     own, shared, seq = peek(query, OWN), peek(query, SHARED), peek(query, SEQUENCE)
+    first, first_shared = max(first, 0), max(first_shared, 0)
     count, count_shared = tokens.size - first, tokens.size - first_shared
     if count > 0:
         if not has_room(own, count):
@@ -105,8 +108,10 @@ def extend(query: int, tokens: IntArray, first: int, first_shared: int) -> int:
 def draft(query: int, most: int, out: IntArray, start: int, stride: int) -> int:
     """Write at most `most` ids to out[start:], their parents and probabilities `stride` and 2 * `stride` further on.
 
-    Returns how many, or SHORT_OF_SCRATCH.
+    Returns how many, or SHORT_OF_SCRATCH, or SHORT_OF_OUT where they would meet each other or the end.
     """
+    if start < 0 or start + max(most, 0) > stride or 3 * stride > out.size:
+        return SHORT_OF_OUT
     n = speculate(query, most, out.ctypes.data + 4 * start, stride)
     return n if n >= 0 else SHORT_OF_SCRATCH
 

@@ -88,7 +88,7 @@ def places(query: int, head: int, seq: int, root: int, nodes_of: int) -> int:
     m, ending = 1, 0
     if seq != 0:
         ending = min(longest, get(seqs, seq + LENGTH) - get(seqs, seq + START))
-        block, index = get(seqs, seq + LAST_BLOCK), (get(seqs, seq + LENGTH) - 1) % size + 1
+        block, index = get(seqs, seq + LAST_BLOCK), ((get(seqs, seq + LENGTH) - 1) & (size - 1)) + 1
         while m <= ending:
             node = get(text, position(head, text, block, index - m) + END)
             if get(nodes, node + COUNT) == 1:

@@ -37,6 +37,7 @@ ROOT, FIRST_BLOCK, LAST_BLOCK, LENGTH, START, SEQ_WIDTH = range(6)
 
 ONLY: Final = SEQ_WIDTH  # the sequence of a request's own forest, which has one trie and one sequence
 ENDLESS: Final = 2**30  # ids of the only block of such a forest
+LEAST_BLOCK: Final = 64  # ids of a block of shared text, if tries are not deeper: half of one is unused after an answer
 END_OF_TEXT: Final = -(2**31)  # the one id that no text may have
 MANY: Final = 8  # more children than this are looked up in the table
 
@@ -49,7 +50,7 @@ MANY: Final = 8  # more children than this are looked up in the table
     SEQ_TOP, SEQ_FREE, SEQ_COUNT,
     TABLE_COUNT,
     TOKENS,  # suffixes in the tries
-    DEPTH, BLOCK,  # limit of depth; ids a block
+    DEPTH, BLOCK,  # limit of depth; ids a block, a power of two that is not below it
     HEAD_SIZE,
 ) = range(26)  # fmt: skip
 

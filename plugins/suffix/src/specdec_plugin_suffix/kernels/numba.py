@@ -14,8 +14,8 @@ import numpy as np
 from specdec.errors import SpecdecError
 from specdec_plugin_suffix.kernels import layout as at
 from specdec_plugin_suffix.kernels.calls import (
+    SHORT_OF_OUT,
     SHORT_OF_OWN,
-    SHORT_OF_SCRATCH,
     SHORT_OF_SHARED,
     append_ids,
     clear,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from specdec.draft import IntArray
     from specdec_plugin_suffix.forest import Rules
 
-SHARED_BLOCK: Final = 64  # ids of a block of shared text: half of one is unused at the end of an answer
 SPARE: Final = 256  # room for a short answer before a request's own arrays grow
 HEAP_ROWS: Final = 256
 IDLE, IDLE_BYTES = 16, 2**18  # own forests kept for further requests, and the most bytes of one
@@ -56,7 +55,8 @@ class Forest:
         self._nodes = self._ties = self._text = self._table = _NOTHING
         self._idle: Final[list[Forest]] = []  # own forests of requests that have ended
         head = self.head
-        head[at.DEPTH], head[at.BLOCK] = depth, at.ENDLESS if own_words else max(SHARED_BLOCK, depth)
+        block = at.ENDLESS if own_words else 1 << (max(at.LEAST_BLOCK, depth) - 1).bit_length()
+        head[at.DEPTH], head[at.BLOCK] = depth, block
         head[at.SEQS_AT], head[at.SEQ_ROWS] = self.address + 8 * at.HEAD_SIZE, 2
         clear(self.address)
         self._resize(*needs(self.address, tokens))
@@ -259,7 +259,7 @@ class Request:
         n: int = step(self._address, tokens, first, first_shared, most, out, start, stride)
         if n < 0:
             self._relieve(n, len(tokens) - first)
-            if n != SHORT_OF_SCRATCH:
+            if n in (SHORT_OF_OWN, SHORT_OF_SHARED):
                 self.extend(tokens, first, first_shared)
             return self.draft(most, out, start, stride)
         return n
@@ -288,6 +288,9 @@ class Request:
             self._own.make_room(count)
         elif short == SHORT_OF_SHARED:
             self._shared.make_room(count)
+        elif short == SHORT_OF_OUT:
+            message = "suffix: `out` is too short: it takes three parts of `stride` numbers, start + most in each"
+            raise SpecdecError(message)
         else:
             self._reserve(2 * int(self._query[at.SCRATCH_ROWS]))
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specdec.errors import SpecdecError
+
 if TYPE_CHECKING:
     from specdec.draft import IntArray
     from specdec_plugin_suffix.forest import Rules
@@ -202,6 +204,9 @@ class Request:
 
     def draft(self, most: int, out: IntArray, start: int, stride: int) -> int:
         """Draft at most `most` ids; return how many."""
+        if start < 0 or start + max(most, 0) > stride or 3 * stride > len(out):
+            message = "suffix: `out` is too short: it takes three parts of `stride` numbers, start + most in each"
+            raise SpecdecError(message)
         score, self.matched, drafted = self._best(self._own.root, most)
         if self._root is not None:
             other = self._best(self._root, most)

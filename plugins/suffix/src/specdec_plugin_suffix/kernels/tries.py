@@ -222,7 +222,7 @@ def write(head: int, text: int, seq: int, tokens: int, count: int) -> None:
     if block != 0:
         previous = get(text, block + PREVIOUS_BLOCK)
     length = get(seqs, seq + LENGTH)
-    index = length % size
+    index = length & (size - 1)
     for i in range(count):
         token = get(tokens, i)
         if token == END_OF_TEXT:
@@ -250,7 +250,7 @@ def append(head: int, seq: int, tokens: int, count: int) -> None:
     nodes, text, seqs = peek(head, NODES_AT), peek(head, TEXT_AT), peek(head, SEQS_AT)
     depth, size = peek(head, DEPTH), peek(head, BLOCK)
     old, block = get(seqs, seq + LENGTH), get(seqs, seq + LAST_BLOCK)
-    index = (old - 1) % size + 1
+    index = ((old - 1) & (size - 1)) + 1
     moving, most = 0, min(depth - 1, old - get(seqs, seq + START))
     while moving < most:
         suffix = position(head, text, block, index - moving - 1)
@@ -308,10 +308,10 @@ def remove(head: int, seq: int, count: int) -> int:
     size, length, start = peek(head, BLOCK), get(seqs, seq + LENGTH), get(seqs, seq + START)
     for _ in range(min(count, length - start)):
         block = get(seqs, seq + FIRST_BLOCK)
-        remove_suffix(head, nodes, text, block + TEXT_WIDTH * (1 + start % size))
+        remove_suffix(head, nodes, text, block + TEXT_WIDTH * (1 + (start & (size - 1))))
         start += 1
         poke(head, TOKENS, peek(head, TOKENS) - 1)
-        if start % size == 0 or start == length:
+        if start & (size - 1) == 0 or start == length:
             following = get(text, block + NEXT_BLOCK)
             put(seqs, seq + FIRST_BLOCK, following)
             if following != 0:
