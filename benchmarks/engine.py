@@ -44,6 +44,7 @@ PLAIN, LOOKUP_5, LOOKUP_10 = "transformers plain", "transformers lookup 5", "tra
 OURS, OURS_NGRAM, OURS_SUFFIX = "specdec plain", "specdec n-gram", "specdec suffix"
 SECOND = ", second pass"
 EDITS = "edits"
+SESSION = 5  # edits of one piece of code
 HELP_PROMPTS = "Spec-Bench questions, one JSON object a line with 'category' and 'turns'."
 
 
@@ -89,7 +90,7 @@ def load_prompts(path: Path, per_task: int) -> list[tuple[str, str]]:
 
 
 def edit_prompts(count: int) -> list[tuple[str, str]]:
-    """Return (task, text): pieces of Python files of the standard library, to be written again with a new name."""
+    """Return (task, text): sessions of edits, each of a piece of Python of the standard library, one name at a time."""
     rng = random.Random(0)
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     chosen: list[tuple[str, str]] = []
@@ -97,10 +98,11 @@ def edit_prompts(count: int) -> list[tuple[str, str]]:
         code = rng.choice(files).read_text(encoding="utf-8", errors="replace").split("\n\n\n")
         piece = rng.choice(code).strip("\n")
         names = sorted(set(re.findall(r"\b[a-z_]{4,}\b", piece)))
-        if 400 < len(piece) < 1200 and names:
-            task = f"Write this Python code again, with the name {rng.choice(names)} changed to item. Only the code."
-            chosen.append((EDITS, f"{task}\n\n{piece}"))
-    return chosen
+        if 400 < len(piece) < 1200 and len(names) >= SESSION:
+            for name in rng.sample(names, SESSION):
+                task = f"Write this Python code again, with the name {name} changed to item. Only the code."
+                chosen.append((EDITS, f"{task}\n\n{piece}"))
+    return chosen[:count]
 
 
 @dataclass
