@@ -299,6 +299,7 @@ def test_a_tree_is_sorted_breadth_first_and_says_k(tmp_path: Path) -> None:
     [
         ({"tree_top_k": 2, "draft_sample_method": "probabilistic"}, "dynamic tree"),
         ({"tree_top_k": 2, "speculative_token_tree": "[(0,)]"}, "exclude each other"),
+        ({"speculative_token_tree": [(rank,) for rank in range(VOCAB + 1)]}, f"{VOCAB + 1} children"),
         ({"speculative_token_tree": "[(0,),(1,)]"}, "3 was given, and speculative_token_tree has 2 nodes"),
     ],
 )

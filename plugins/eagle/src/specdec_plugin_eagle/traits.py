@@ -58,7 +58,7 @@ def problems_of(
         message = "an EAGLE head is a checkpoint of its own, and none was given"
         return [Problem(key="model", message=message, next_step="give its folder, file or hub id as model")]
     reading = Reading(method, draft, options, target)
-    reading.layout()
+    layout = reading.layout()
     problems = reading.problems
     drawn = config.draft_sample_method == "probabilistic"
     if drawn and options.tree_top_k is not None:
@@ -69,6 +69,10 @@ def problems_of(
             message = "with the target's own noise there is one draw a place, and a tree has several tokens there"
             problems.append(Problem(key="draft_sample_method", message=message, next_step="leave one of the two out"))
     tree, k = options.speculative_token_tree, config.num_speculative_tokens
+    widest = 0 if tree is None else max(map(len, TokenTree(tree).children.values()))
+    if layout is not None and widest > layout.vocab_size:
+        message = f"a node has {widest} children, and the head knows {layout.vocab_size} ids"
+        problems.append(Problem(key="speculative_token_tree", message=message, next_step="give a narrower tree"))
     if tree is not None and k is not None and k != len(tree):
         message = f"{k} was given, and speculative_token_tree has {len(tree)} nodes"
         problems.append(Problem(key="num_speculative_tokens", message=message, next_step="leave it out"))
