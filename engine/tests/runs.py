@@ -13,6 +13,7 @@ from specdec.testing.stubs import Fixed, Garbage, Null, Perfect, Soft, Stub, stu
 from specdec.testing.table import random_table
 from specdec.testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
+from specdec_plugin_verifiers.coupled import Coupled
 
 VOCAB = 128
 POSITIONS = {"gpt2": "n_positions"}
@@ -107,3 +108,18 @@ class ControllerPlugin:
     def specdec_make_controller(self) -> Any:
         """Hand the controller out."""
         return self.controller
+
+
+class CountingVerifier:
+    """`coupled` that counts its calls; it is its own plugin."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @hookimpl
+    def specdec_make_verifier(self) -> CountingVerifier:
+        return self
+
+    def verify(self, draft: Any, logits: Any, noise: Any, target_draws: Any, greedy: Any) -> Any:
+        self.calls += 1
+        return Coupled().verify(draft, logits, noise, target_draws, greedy)

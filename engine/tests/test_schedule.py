@@ -6,32 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import ControllerPlugin, ids_of, prompts, run, target
+from runs import ControllerPlugin, CountingVerifier, ids_of, prompts, run, target
 
-from specdec import hookimpl
 from specdec.testing.recording import RecordingProposer
 from specdec.testing.stubs import Fixed, Garbage, Perfect, stub_plugin
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.limits import share
-from specdec_plugin_verifiers.coupled import Coupled
 
 OFF_ABOVE_TWO = {"disable_by_batch_size": 2}
 LONG, SHORT = 24, 3
-
-
-class CountingVerifier:
-    """`coupled` that counts its calls; it is its own plugin."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    @hookimpl
-    def specdec_make_verifier(self) -> CountingVerifier:
-        return self
-
-    def verify(self, draft: Any, logits: Any, noise: Any, target_draws: Any, greedy: Any) -> Any:
-        self.calls += 1
-        return Coupled().verify(draft, logits, noise, target_draws, greedy)
 
 
 class Watching:

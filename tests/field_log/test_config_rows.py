@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import ids_of, params, prompts, run, target
+from runs import CountingVerifier, ids_of, params, prompts, run, target
 
 from specdec import hookimpl
 from specdec.catalog import Catalog
@@ -19,22 +19,6 @@ from specdec.testing.recording import RecordingProposer
 from specdec.testing.stubs import Fixed, Null, Perfect, stub_plugin
 from specdec.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
-from specdec_plugin_verifiers.coupled import Coupled
-
-
-class CountingVerifier:
-    """`coupled` that counts its calls; it is its own plugin."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    @hookimpl
-    def specdec_make_verifier(self) -> CountingVerifier:
-        return self
-
-    def verify(self, draft: Any, logits: Any, noise: Any, target_draws: Any, greedy: Any) -> Any:
-        self.calls += 1
-        return Coupled().verify(draft, logits, noise, target_draws, greedy)
 
 
 class Heads:

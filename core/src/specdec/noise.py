@@ -33,6 +33,11 @@ LN2: Final = 0.6931471805599453
 SQRT2: Final = 1.4142135623730951
 
 
+# A temperature below this means the largest logit, for hosts and for drafters: dividing by less overflows, and the law
+# is a point mass long before. The bound is vLLM's.
+GREEDY_BELOW: Final = 1e-5
+
+
 class Purpose(IntEnum):
     """What a draw is for; draws of different purpose are independent."""
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from specdec.errors import RequestError
+from specdec.noise import GREEDY_BELOW
 
-# vLLM's bound: dividing by less than this overflows, and the law is a point mass long before.
-GREEDY_BELOW: Final = 1e-5
 _FORMS: Final = ("json", "regex", "choice", "grammar", "json_object")
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 import torch
 
+from specdec.testing.triton_checks import assert_triton_checks_pass
 from specdec_plugin_eagle.kernels.torch_ref import draft_rows, tree_expand
 
 
@@ -30,14 +27,4 @@ def test_rows_take_their_parents_state_and_one_position_a_level() -> None:
 
 
 def test_triton_passes_its_checks() -> None:
-    """Triton is interpreted only if the variable is set before its first import, hence a process of its own."""
-    pytest.importorskip("triton")
-    environment = dict(os.environ)
-    if not torch.cuda.is_available():
-        environment["TRITON_INTERPRET"] = "1"
-    checks = Path(__file__).with_name("triton_checks.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", str(checks)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
-    assert " passed" in result.stdout
-    assert "skipped" not in result.stdout
+    assert_triton_checks_pass(Path(__file__).with_name("triton_checks.py"))

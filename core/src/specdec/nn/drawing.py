@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec.draft import Draft, IntArray
 from specdec.nn.race import exponential_reference
-from specdec.noise import Noise, Purpose
+from specdec.noise import GREEDY_BELOW, Noise, Purpose
 
 if TYPE_CHECKING:
     from specdec.nn.features import Round
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 Race = Callable[[Tensor, Noise, int], Tensor]
 Indices = npt.NDArray[np.int64]
 Mode = Literal["greedy", "probabilistic", "shared"]
-GREEDY_BELOW = 1e-5
 
 
 def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
