@@ -19,9 +19,9 @@ from runs import ids_of
 from words import model_folder, tiny_tokenizer
 
 from specdec.errors import TargetError
+from specdec.nn.hf.loading import ModelSource
 from specdec.testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
-from specdec_engine.loading import ModelSource
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 TEXTS = ["the cat sat on the mat and the cat sat", "a hat"]
@@ -85,7 +85,7 @@ def test_a_gguf_file_that_cannot_be_read_is_one_error_that_says_what_to_do(
         LLM(tmp_path)
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "gguf" else found(name, *a))
-    with pytest.raises(TargetError, match=r"pip install 'specdec-engine\[gguf\]'"):
+    with pytest.raises(TargetError, match=r"pip install 'specdec-core\[gguf\]'"):
         LLM(tmp_path / "broken.gguf")
 
 

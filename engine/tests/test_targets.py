@@ -97,7 +97,7 @@ def test_a_callers_model_is_given_back_as_it_was(implementation: str) -> None:
 
 
 def test_two_engines_share_a_model_and_its_packed_weights() -> None:
-    from specdec_engine.binding import _PACKED
+    from specdec.nn.hf.binding import _PACKED
 
     model, texts = tiny_target("llama"), prompts((9, 20))
     with LLM(hf_model=model) as one, LLM(hf_model=model) as two:

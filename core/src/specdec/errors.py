@@ -142,4 +142,4 @@ class RequestError(SpecdecError, ValueError):
 
 
 class TargetError(SpecdecError):
-    """A target model that cannot be loaded or would not be run correctly; the message names the reason."""
+    """A language model, a target or a draft, that cannot be loaded or would be run wrongly; says the reason."""

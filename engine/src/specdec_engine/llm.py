@@ -16,13 +16,13 @@ from specdec.config import ResolvedConfig
 from specdec.draft import StepStats
 from specdec.errors import RequestError
 from specdec.metrics import SpecMetrics
+from specdec.nn.hf.loading import eos_ids, load_tokenizer, resolve_device
 from specdec.noise import request_key
 from specdec_engine.compare import Divergence, diagnose
 from specdec_engine.drafting import Drafting
 from specdec_engine.extra_args import Speculation, speculation_of
 from specdec_engine.group import Group
 from specdec_engine.limits import DraftLimits
-from specdec_engine.loading import eos_ids, load_tokenizer, resolve_device
 from specdec_engine.logprobs import LogprobReader, LogprobsMode, check_mode
 from specdec_engine.outputs import RequestOutput
 from specdec_engine.pipeline import PipelineCompiler

@@ -18,12 +18,13 @@ from specdec.errors import ConfigError, TargetError
 from specdec.kernels import Kernels
 from specdec.loader import Registry
 from specdec.making import make_controller, make_proposer, make_verifier
+from specdec.nn.hf.families import check_config
+from specdec.nn.hf.loading import ModelSource, load_config, load_model, resolve_dtype
+from specdec.nn.hf.model import FlatModel
+from specdec.nn.hf.probe import probe
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve, swap_target
 from specdec.sources import DraftSource, TargetInfo
-from specdec_engine.families import check_config
-from specdec_engine.loading import ModelSource, load_config, load_model, resolve_dtype
-from specdec_engine.probe import probe
 from specdec_engine.target import Target
 
 CPU_CHUNK = 512
@@ -132,7 +133,7 @@ def open_session(
             hf_model = load_model(source, dtype, device)
         target = _target(hf_model, info, limits, registry.kernels)
         undo.callback(target.close)
-        bytes_per_token = probe(target)
+        bytes_per_token = probe(target.flat)
         target.set_budget(_budget(limits, info, bytes_per_token, target.device))
         proposer = verifier = controller = None
         if resolved is not None:
@@ -158,17 +159,13 @@ def _swapped(model: str | None, speculative_config: Any, registry: Registry) -> 
 
 def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels) -> Target:
     device = next(model.parameters()).device
-    packed = device.type == "cpu"
     if "numba" in (kernels.backend("linear", device), kernels.backend("attention", device)):
         _share_threads()
     default_chunk = FIXED_WIDTH_CHUNK if limits.decode_width is not None else CPU_CHUNK
     return Target(
-        model.eval(),
+        FlatModel(model, info.num_layers, info.vocab_size, kernels),
         info,
-        attention=kernels.get("attention", device),
-        linear=kernels.get("linear", device) if packed else None,
         ancestor_bits=kernels.get("ancestor_bits", "cpu"),  # of the tables of a step, which are host arrays
-        compact=kernels.get("compact", device),
         max_num_seqs=limits.max_num_seqs,
         decode_width=limits.decode_width,
         prefill_chunk_size=limits.prefill_chunk_size or default_chunk,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from torch import Tensor, nn
 
 from specdec.errors import TargetError
 from specdec.nn.arena import KVArena
+from specdec.nn.hf.model import FlatModel
 from specdec.sources import TargetInfo
-from specdec_engine.binding import Binding
 from specdec_engine.flat_batch import FlatBatch, build, split
 from specdec_engine.request import Work
 
@@ -37,49 +36,28 @@ class ForwardOutput:
     scored: Tensor | None = None
 
 
-class _DecoderAnswer:
-    """What a decoder returns to the head above it: the final states, and None for all else that a family may read."""
-
-    def __init__(self, hidden: Tensor) -> None:
-        self.last_hidden_state = hidden.unsqueeze(0)
-
-    def __getitem__(self, index: Any) -> Any:
-        return (self.last_hidden_state,)[index]
-
-    def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
-            raise AttributeError(name)
-
-
 class Target:
     """A transformers causal language model, run by flat batches. It is the `TargetHandle` of proposers."""
 
     def __init__(
         self,
-        model: nn.Module,
+        flat: FlatModel,
         info: TargetInfo,
         *,
-        attention: Callable[..., Tensor],
-        linear: Callable[..., Tensor] | None,
         ancestor_bits: Callable[..., Tensor],
-        compact: Callable[..., None],
         max_num_seqs: int,
         decode_width: int | None,
         prefill_chunk_size: int,
     ) -> None:
-        """Bind the model; `linear` None leaves its linear layers as they are. The rest are kernels, by their ops."""
-        self.model = model
+        """Take the bound model; `ancestor_bits` is the kernel of that op."""
+        self.flat = flat
         self.info = info
         self.max_num_seqs = max_num_seqs
         self.decode_width = decode_width
         self.prefill_chunk_size = prefill_chunk_size
-        self.binding = Binding(model, attention, linear)
-        self.binding.batched_experts = decode_width is not None
+        self.flat.binding.batched_experts = decode_width is not None
         self.ancestor_bits = ancestor_bits
-        self._compact = compact
         self.arena = self.new_arena(0)
-        self._base: nn.Module = model.get_decoder()  # type: ignore[operator] # what the head's code calls
-        self._keeps = "logits_to_keep" in inspect.signature(type(model).forward).parameters
         self._tapped: dict[int, Tensor] = {}
         self._final: Tensor | None = None
         self._tap_hidden = False
@@ -87,14 +65,19 @@ class Target:
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
 
     @property
+    def model(self) -> nn.Module:
+        """The transformers model."""
+        return self.flat.model
+
+    @property
     def device(self) -> torch.device:
         """Device of the model's inputs."""
-        return next(self.model.parameters()).device
+        return self.flat.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the model's hidden states."""
-        return next(p for p in self.model.parameters() if p.is_floating_point()).dtype
+        return self.flat.dtype
 
     @property
     def kv_cache_tokens(self) -> int:
@@ -104,37 +87,19 @@ class Target:
     @property
     def embedding_weight(self) -> Tensor:
         """Rows of the input embedding [V, H], without the factor that some families put on them."""
-        weight: Tensor = self.model.get_input_embeddings().weight  # type: ignore[operator]
-        return weight.detach()
+        return self.flat.embedding_weight
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return the input embeddings [n, H] of ids [n]."""
-        with torch.inference_mode():
-            embeddings: Tensor = self.model.get_input_embeddings()(ids)  # type: ignore[operator]
-        return embeddings
+        return self.flat.embed(ids)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """Return logits [n, V] of final hidden states [n, H], through the model's own head code.
-
-        The head of a family (softcap, logit scale, ...) lives in the model's `forward`, so that is run with a decoder
-        that answers with the given states.
-        """
-        answer = _DecoderAnswer(hidden)
-        ids = torch.zeros((1, hidden.shape[0]), dtype=torch.long, device=self.device)
-        kept = self._base.__dict__.get("forward")
-        self._base.__dict__["forward"] = lambda *args, **kwargs: answer
-        try:
-            with torch.inference_mode():
-                logits: Tensor = self.model(input_ids=ids).logits[0]
-        finally:
-            del self._base.__dict__["forward"]
-            if kept is not None:
-                self._base.__dict__["forward"] = kept
-        return logits
+        """Return logits [n, V] of final hidden states [n, H], through the model's own head code."""
+        return self.flat.compute_logits(hidden)
 
     def new_arena(self, num_tokens: int) -> KVArena:
         """Return a KV arena for a drafter, for that many tokens, on the target's device."""
-        return KVArena(num_tokens, self.device, compact=self._compact)
+        return self.flat.new_arena(num_tokens)
 
     def set_budget(self, num_tokens: int) -> None:
         """Replace the KV arena by an empty one for that many tokens."""
@@ -155,8 +120,8 @@ class Target:
         self._hooks.clear()
         self._tap_hidden, self._aux_layers = hidden, tuple(aux_layers)
         if hidden:
-            self._hooks.append(self._base.register_forward_hook(self._keep_final))
-        layers = self.decoder_layers() if aux_layers else []
+            self._hooks.append(self.flat.decoder.register_forward_hook(self._keep_final))
+        layers = self.flat.decoder_layers() if aux_layers else []
         for k in aux_layers:
             if not 0 <= k <= len(layers):
                 message = f"aux layer {k} is outside 0..{len(layers)}, the layers of {type(self.model).__name__}"
@@ -171,7 +136,7 @@ class Target:
         """Record final hidden states, tapped or not, in forwards of works whose prompt is scored."""
         hook = None
         if not self._tap_hidden and any(work.scored for work in works):
-            hook = self._base.register_forward_hook(self._keep_final)
+            hook = self.flat.decoder.register_forward_hook(self._keep_final)
         try:
             yield
         finally:
@@ -193,16 +158,6 @@ class Target:
             self._tapped[k] = state.reshape(-1, self.info.hidden_size)
 
         return layers[k].register_forward_pre_hook(before, with_kwargs=True)
-
-    def decoder_layers(self) -> list[nn.Module]:
-        """Return the decoder layers in order: the module list whose items hold the attention modules that ran."""
-        attention = {id(self.binding.module_of(call)) for call in self.binding.calls()}
-        for module in self.model.modules():
-            if isinstance(module, nn.ModuleList) and len(module) == self.info.num_layers:
-                if all(any(id(part) in attention for part in layer.modules()) for layer in module):
-                    return list(module)
-        message = f"{type(self.model).__name__} does not keep its decoder layers in one list, so none can be tapped"
-        raise TargetError(message)
 
     def forward(self, works: Sequence[Work]) -> ForwardOutput:
         """Run the rows of all work items, whose pages must have been reserved in the arena."""
@@ -248,27 +203,14 @@ class Target:
 
     def _run(self, batch: FlatBatch) -> Tensor | None:
         """Run one flat batch; return logits [R, V], or None where no row wanted any."""
-        device = self.device
-        ids = torch.from_numpy(batch.ids).to(device).unsqueeze(0)
-        positions = torch.from_numpy(batch.positions).to(device).unsqueeze(0)
-        inputs: dict[str, Any] = {"input_ids": ids, "position_ids": positions, "use_cache": False}
         wanted = len(batch.logits_rows)
-        with torch.inference_mode(), self.binding:
-            self.binding.step, self.binding.arena = batch.step, self.arena
-            try:
-                if wanted == 0:
-                    self._base(**inputs)
-                    return None
-                rows = torch.from_numpy(batch.logits_rows).to(device)
-                if self._keeps:
-                    # In a forward of fixed width the head sees a fixed number of rows as well.
-                    keep = rows if self.decode_width is None else self._padded(rows, len(batch.ids), batch)
-                    logits: Tensor = self.model(**inputs, logits_to_keep=keep).logits[0]
-                    return logits[:wanted]
-                all_logits: Tensor = self.model(**inputs).logits[0]
-                return all_logits[rows]
-            finally:
-                self.binding.step = self.binding.arena = None
+        rows = torch.from_numpy(batch.logits_rows) if wanted else None
+        if rows is not None and self.decode_width is not None and self.flat.keeps_rows:
+            # In a forward of fixed width the head sees a fixed number of rows as well.
+            rows = self._padded(rows, len(batch.ids), batch)
+        ids, positions = torch.from_numpy(batch.ids), torch.from_numpy(batch.positions)
+        logits = self.flat.run(ids, positions, batch.step, self.arena, rows)
+        return logits if logits is None or len(logits) == wanted else logits[:wanted]
 
     def _padded(self, rows: Tensor, size: int, batch: FlatBatch) -> Tensor:
         """Return row indices padded to a number that the kind of forward fixes: decode W, prompt chunk 1."""

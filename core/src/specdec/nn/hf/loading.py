@@ -76,7 +76,7 @@ class ModelSource:
                 _check_folder(model, path)
             return cls(model, str(path) if local else model, revision=revision)
         if importlib.util.find_spec("gguf") is None:
-            message = f"reading {model!r} needs the package gguf: pip install 'specdec-engine[gguf]'"
+            message = f"reading {model!r} needs the package gguf: pip install 'specdec-core[gguf]'"
             raise TargetError(message)
         on_hub = None if local else re.fullmatch("([^/]+/[^/]+)/(.+)", model)
         if on_hub is not None:

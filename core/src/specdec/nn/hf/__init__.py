@@ -1,0 +1,1 @@
+"""Transformers models over flat ragged batches: loading, the attention binding, and the trial that each must pass."""
