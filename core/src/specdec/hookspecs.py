@@ -62,6 +62,14 @@ def specdec_detect_method(draft: DraftSource) -> Detection | None:
 
 
 @hookspec(firstresult=True)
+def specdec_default_model(method: str, target: TargetInfo) -> Default | None:
+    """Return the checkpoint of a configuration that names none, such as the target's own, as a Default of `model`.
+
+    Fires before all other questions about the checkpoint. Default: none, so that `draft` is None in them.
+    """
+
+
+@hookspec(firstresult=True)
 def specdec_override_hf_config(
     method: str, hf_config: Mapping[str, Any], target: TargetInfo
 ) -> Mapping[str, Any] | None:

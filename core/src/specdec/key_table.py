@@ -31,7 +31,8 @@ _COMMON: Final[dict[str, Common]] = {
     "model": Common(
         "core",
         "folder, file or hub id",
-        "the draft checkpoint of a method that has one; refused for a method that has none",
+        "the draft checkpoint of a method that has one; refused for a method that has none. Left out: what the method "
+        "finds by itself, such as the target's own checkpoint",
     ),
     "revision": Common(
         "core",

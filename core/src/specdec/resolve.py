@@ -46,6 +46,8 @@ def resolve(config: Any, target: TargetInfo, registry: Registry, host_keys: Iter
     settling = Settling(read, target, registry, problems, host_keys)
     renew(settling)
     plugin, draft = _method(settling)
+    draft = draft or _default_draft(settling, plugin)
+    settle_revision(settling, draft)
     draft = _override(settling, plugin, draft)
     model = options_model(registry, plugin, "specdec_method_options")
     options = _options(settling, model, plugin.name)
@@ -127,12 +129,31 @@ def _method(settling: Settling) -> tuple[LoadedPlugin, DraftSource | None]:
     settling.decide("method", record.name, f"{reason}; {record.distribution} {record.version}")
     if named is not None and not _is_own_name(catalog, named, record):
         settling.problem("model", f"{model!r} names another method than {record.name!r}", "leave model out")
-    settle_revision(settling, draft)
     return registry.load(record), draft
 
 
 def _is_own_name(catalog: Catalog, named: str, record: Record) -> bool:
     return named == record.name or catalog.find("proposer", named).name == record.name
+
+
+def _default_draft(settling: Settling, plugin: LoadedPlugin) -> DraftSource | None:
+    """Return the checkpoint that the method has where none is named, None if it has none."""
+    hook = "specdec_default_model"
+    target = settling.target
+    said = None if settling.is_wrong("model") else settling.call(plugin, hook, target=target)
+    if said is None:
+        return None
+    if not isinstance(said, Default) or said.key != "model" or not isinstance(said.value, str):
+        raise CheckStageError(plugin.record, f"{hook} gave {said!r}, which is no Default of model", _AUTHORS)
+    revision = target.revision if said.value == target.model else None
+    draft = DraftSource(said.value, revision=settling.config.revision or revision)
+    try:
+        _ = draft.hf_config
+    except ConfigError as error:
+        message = f"{plugin.name} cannot read {said.value!r} ({said.reason}): {error}; name its checkpoint as model"
+        raise ConfigError(message) from error
+    settling.decide("model", said.value, said.reason)
+    return draft
 
 
 def _override(settling: Settling, plugin: LoadedPlugin, draft: DraftSource | None) -> DraftSource | None:
@@ -229,7 +250,8 @@ def _check_traits(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits
     elif draft is not None:
         try:
             _ = draft.hf_config
-            settling.decide("model", draft.model, "given; the draft checkpoint")
+            if draft.model == config.model:
+                settling.decide("model", draft.model, "given; the draft checkpoint")
         except ConfigError as error:
             settling.problem("model", str(error))
     elif traits.weights == "target":

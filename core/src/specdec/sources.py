@@ -90,6 +90,7 @@ class TargetInfo:
     num_layers         number of decoder layers
     max_model_len      the most positions a request may take
     tensor_parallel_size  the host's, 1 for the reference engine
+    revision           branch, tag or commit of a hub id in `model`; None for its main branch
     """
 
     model: str | None
@@ -100,6 +101,7 @@ class TargetInfo:
     max_model_len: int
     tensor_parallel_size: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
+    revision: str | None = None
 
     @classmethod
     def from_config(
@@ -182,6 +184,11 @@ class DraftSource:
     def patched(self, patch: Mapping[str, Any]) -> DraftSource:
         """Return the same source with top-level keys of its config.json replaced; this one stays as it is."""
         return DraftSource(self.model, {**self._patch, **patch}, self.revision)
+
+    @cached_property
+    def original(self) -> DraftSource:
+        """The same source with its config.json as it is in the checkpoint."""
+        return DraftSource(self.model, revision=self.revision) if self._patch else self
 
     @cached_property
     def path(self) -> Path:

@@ -125,7 +125,7 @@ def open_session(
             raise
         model, speculative_config = swapped
         source, hf_config = read_config(model, None, hf_model)
-    info = target_info(model, hf_config, limits)
+    info = replace(target_info(model, hf_config, limits), revision=None if source is None else source.revision)
     resolved = None if speculative_config is None else resolve(speculative_config, info, registry)
     with contextlib.ExitStack() as undo:
         if hf_model is None:

@@ -1,0 +1,63 @@
+"""Everything that speaks against drafting with the MTP modules of a checkpoint, in words; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from specdec.errors import ConfigError
+from specdec.sources import DraftSource, Problem, TargetInfo
+from specdec_plugin_mtp.fields import INDEX_SHARE
+from specdec_plugin_mtp.options import MtpOptions
+from specdec_plugin_mtp.reading import Reading
+
+OTHER_METHOD = "leave model out for the target's own modules, or name the method that this checkpoint is for"
+
+
+def problems_of(options: MtpOptions, draft: DraftSource | None, target: TargetInfo) -> Sequence[Problem]:
+    """Return everything that is wrong."""
+    if draft is None:
+        message = "MTP modules are in the target's own checkpoint, and the target came without one"
+        return [Problem(key="model", message=message, next_step="give the target's folder or hub id as model")]
+    reading = Reading.of(draft)
+    found = _of_checkpoint(reading, options, target)
+    return [*found, *_of_options(options)]
+
+
+def _of_options(options: MtpOptions) -> Iterator[Problem]:
+    if options.index_share_for_mtp_iteration:
+        message = "true given, and the attention of no family that drafts here has indices to share"
+        yield Problem(key=INDEX_SHARE, message=message, next_step="leave it out")
+
+
+def _of_checkpoint(reading: Reading, options: MtpOptions, target: TargetInfo) -> Sequence[Problem]:
+    family, model = reading.family, reading.source.model
+    step = OTHER_METHOD if model != target.model else "name another method"
+    if family is None:
+        message = f"{model!r} is of no family with MTP modules ({reading.described()}), and the method is mtp"
+        return [Problem(key="model", message=message, next_step=step)]
+    if family.why_not:
+        message = f"mtp does not draft for {family.title} ({reading.described()}): {family.why_not}"
+        return [Problem(key="method", message=message)]
+    number, key = reading.said
+    if number is not None and reading.n_predict is None:
+        message = f"{key} of {model!r} is {number!r}, so it has no MTP modules"
+        return [Problem(key="model", message=message, next_step=step)]
+    differs = reading.differs(target)
+    if differs:
+        message = f"the MTP modules of {model!r} are for another target: {'; '.join(differs)}"
+        return [Problem(key="model", message=message, next_step=OTHER_METHOD)]
+    return _missing(reading, options, step)
+
+
+def _missing(reading: Reading, options: MtpOptions, step: str) -> Sequence[Problem]:
+    """Return what is not there of the modules that would run."""
+    modules = reading.n_predict or 1
+    running = modules if options.recurrence(modules) == "modules" else 1
+    try:
+        missing = [name for module in range(running) for name in reading.lacks(module)]
+    except ConfigError as error:
+        return [Problem(key="model", message=str(error))]
+    if not missing:
+        return []
+    message = f"{reading.source.model!r} lacks tensors of its MTP modules: {', '.join(missing)}"
+    return [Problem(key="model", message=message, next_step=f"give a checkpoint that has them, or {step}")]

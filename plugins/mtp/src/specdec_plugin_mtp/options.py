@@ -1,0 +1,33 @@
+"""The keys of `mtp` in a speculative configuration; knows no checkpoint."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from specdec.config import MethodOptions
+
+Recurrence = Literal["reuse", "modules"]
+
+
+class MtpOptions(MethodOptions):
+    """How MTP modules make the drafts after the first."""
+
+    mtp_recurrence: Literal["auto", "reuse", "modules"] = Field(
+        default="auto",
+        description="What makes the drafts of a step. reuse: module 0 again and again. modules: one module a draft, "
+        "each with keys and values of its own, and the first again after the last. auto: modules if there are several.",
+    )
+    index_share_for_mtp_iteration: bool | None = Field(
+        default=None,
+        strict=True,
+        description="vLLM's key: whether the later drafts of a step attend where the first one did. Only sparse "
+        "attention can, and no family that drafts here has it, so true is refused.",
+    )
+
+    def recurrence(self, modules: int) -> Recurrence:
+        """Return what runs for the drafts after the first, of a checkpoint with that many modules."""
+        if self.mtp_recurrence == "auto":
+            return "modules" if modules > 1 else "reuse"
+        return self.mtp_recurrence

@@ -1,0 +1,103 @@
+"""The hooks of `mtp`; imports neither pydantic nor torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from specdec.markers import hookimpl
+
+if TYPE_CHECKING:
+    from specdec.config import MethodOptions, ResolvedConfig, SpeculativeConfig
+    from specdec.loader import Registry
+    from specdec.protocols import Proposer
+    from specdec.sources import Default, Detection, DraftSource, Problem, TargetHandle, TargetInfo
+    from specdec.traits import MethodTraits
+    from specdec_plugin_mtp.options import MtpOptions
+
+
+class MtpPlugin:
+    """Multi-token-prediction modules inside the target's own checkpoint, of every family in `families`."""
+
+    @hookimpl
+    def specdec_method_options(self, method: str) -> type[MethodOptions]:
+        """Return the keys of the method."""
+        from specdec_plugin_mtp.options import MtpOptions
+
+        return MtpOptions
+
+    @hookimpl
+    def specdec_default_model(self, method: str, target: TargetInfo) -> Default | None:
+        """Return the target's own checkpoint, which is where the modules are."""
+        from specdec_plugin_mtp.traits import default_model_of
+
+        return default_model_of(target)
+
+    @hookimpl
+    def specdec_override_hf_config(self, method: str, hf_config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Turn the configuration of a model into that of its MTP modules."""
+        from specdec_plugin_mtp.overriding import patch_of
+
+        return patch_of(hf_config)
+
+    @hookimpl
+    def specdec_method_defaults(
+        self, method: str, options: MethodOptions, draft: DraftSource | None
+    ) -> Sequence[Default]:
+        """Return k: the number of modules."""
+        from specdec_plugin_mtp.traits import defaults_of
+
+        return defaults_of(draft)
+
+    @hookimpl
+    def specdec_method_traits(
+        self,
+        method: str,
+        config: SpeculativeConfig,
+        options: MethodOptions,
+        draft: DraftSource | None,
+        target: TargetInfo,
+    ) -> MethodTraits:
+        """Return what the modules read, and what their drafts are."""
+        from specdec_plugin_mtp.traits import traits_of
+
+        return traits_of(config, draft, target)
+
+    @hookimpl
+    def specdec_detect_method(self, draft: DraftSource) -> Detection | None:
+        """Claim checkpoints that carry the modules of their family."""
+        from specdec_plugin_mtp.detection import detect
+
+        return detect(draft)
+
+    @hookimpl
+    def specdec_check(
+        self,
+        method: str,
+        config: SpeculativeConfig,
+        options: MethodOptions,
+        draft: DraftSource | None,
+        target: TargetInfo,
+    ) -> Sequence[Problem]:
+        """Return what is wrong with the checkpoint, the target and the options together."""
+        from specdec_plugin_mtp.checking import problems_of
+
+        return problems_of(cast("MtpOptions", options), draft, target)
+
+    @hookimpl
+    def specdec_make_proposer(
+        self,
+        method: str,
+        config: ResolvedConfig,
+        options: MethodOptions,
+        draft: DraftSource,
+        target: TargetHandle,
+        registry: Registry,
+    ) -> Proposer:
+        """Read the weights and build the drafter."""
+        from specdec_plugin_mtp.building import make
+
+        return make(config, cast("MtpOptions", options), draft, target, registry.kernels)
+
+
+mtp = MtpPlugin()

@@ -1,0 +1,85 @@
+"""What a checkpoint says of its MTP modules: family, number, sizes, which of them are there; no torch, no weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from specdec.errors import ConfigError, TargetError
+from specdec.sources import DraftSource, TargetInfo
+from specdec_plugin_mtp.family import Config, Family, architectures, is_count, model_type
+from specdec_plugin_mtp.overriding import family_of, unwrapped, view_of
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One checkpoint, by its own config.json and not by what the method made of it.
+
+    family    None: of no family with MTP modules
+    config    the keys of the family, text_config promoted where the family asks for it
+    source    the checkpoint, unpatched
+    """
+
+    family: Family | None
+    config: Config
+    source: DraftSource
+
+    @classmethod
+    def of(cls, draft: DraftSource) -> Reading:
+        """Read a checkpoint; raises ConfigError if its config.json cannot be read."""
+        source = draft.original
+        family = family_of(source.hf_config)
+        return cls(family, unwrapped(source.hf_config) if family is None else view_of(family, source.hf_config), source)
+
+    @property
+    def said(self) -> tuple[Any, str]:
+        """What stands where the number of modules should, None if nothing does; and where that is."""
+        return (None, "") if self.family is None else self.family.count(self.config)
+
+    @property
+    def n_predict(self) -> int | None:
+        """The number of modules, None where config.json does not say one that can be."""
+        number = self.said[0]
+        return number if is_count(number) else None
+
+    @property
+    def num_layers(self) -> int | None:
+        """The model's own layers, of which the modules' names count on."""
+        return _sizes(self.source).get("num_layers")
+
+    def lacks(self, module: int) -> tuple[str, ...]:
+        """Return parts of names that no tensor has, of those that module `module` (from 0) must have.
+
+        Raises ConfigError if names cannot be read, or if config.json does not say how many layers there are.
+        """
+        wanted = () if self.family is None else self.family.modules
+        layer = None
+        if any("{layer}" in name for name in wanted):
+            if self.num_layers is None:
+                message = f"config.json of {self.source.model!r} does not say how many layers the model has"
+                raise ConfigError(message)
+            layer = self.num_layers + module
+        parts = [name.format(i=module, layer=layer) for name in wanted]
+        names = [f".{name}." for name in self.source.tensor_names]
+        return tuple(part for part in parts if not any(f".{part}." in name for name in names))
+
+    def differs(self, target: TargetInfo) -> tuple[str, ...]:
+        """Return the sizes that are not the target's, each with both figures."""
+        words = {"hidden_size": "hidden size", "vocab_size": "vocabulary", "num_layers": "layers"}
+        own = _sizes(self.source)
+        unlike = [name for name in words if name in own and own[name] != getattr(target, name)]
+        return tuple(f"{words[name]} {own[name]}, the target's {getattr(target, name)}" for name in unlike)
+
+    def described(self) -> str:
+        """Return what config.json says the checkpoint is."""
+        config = self.source.hf_config
+        return f"model_type {model_type(config)!r}, architectures {list(architectures(config))}"
+
+
+def _sizes(source: DraftSource) -> dict[str, int]:
+    """Return the sizes of the language model in a checkpoint; nothing where its config.json lacks one."""
+    try:
+        info = TargetInfo.from_config(source.model, source.hf_config, max_model_len=1)
+    except TargetError:
+        return {}
+    return {"hidden_size": info.hidden_size, "vocab_size": info.vocab_size, "num_layers": info.num_layers}

@@ -1,0 +1,43 @@
+"""What configured MTP modules need and give, which k they ask for and where they are; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specdec.config import COUPLED, SpeculativeConfig
+from specdec.sources import Default, DraftSource, TargetInfo
+from specdec.traits import MethodTraits
+from specdec_plugin_mtp.reading import Reading
+
+
+def default_model_of(target: TargetInfo) -> Default | None:
+    """Return the target's checkpoint, None for a target that came as an object."""
+    if target.model is None:
+        return None
+    return Default(key="model", value=target.model, reason="MTP modules are in the target's own checkpoint")
+
+
+def defaults_of(draft: DraftSource | None) -> Sequence[Default]:
+    """Return k: the number of modules, if the checkpoint says it."""
+    reading = None if draft is None else Reading.of(draft)
+    if reading is None or reading.family is None or reading.n_predict is None:
+        return []
+    reason = f"n_predict of {reading.family.title}: {reading.said[1]} is {reading.n_predict}"
+    return [Default(key="num_speculative_tokens", value=reading.n_predict, reason=reason)]
+
+
+def traits_of(config: SpeculativeConfig, draft: DraftSource | None, target: TargetInfo) -> MethodTraits:
+    """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
+    reading = None if draft is None else Reading.of(draft)
+    residual = reading is not None and reading.family is not None and reading.family.reads == "residual"
+    drawn = config.draft_sample_method == "probabilistic"
+    return MethodTraits(
+        rows="all",
+        hidden=not residual,
+        aux_layers=(target.num_layers,) if residual else (),
+        law="soft" if drawn else "deterministic",
+        shares_noise=drawn and config.rejection_sample_method == COUPLED,
+        weights="target",
+        n_predict=None if reading is None else reading.n_predict,
+        when_off="gap",
+    )

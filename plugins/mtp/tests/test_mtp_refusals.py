@@ -1,0 +1,210 @@
+"""What is detected, and what is refused: by the checkpoint and its tensors, with what was found and what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mtp_folders import DRAFTING, LLAMA, config, deepseek, folder_of, model_of, settled
+from mtp_rows import ROWS
+
+from specdec.catalog import Catalog
+from specdec.config import ResolvedConfig
+from specdec.errors import ConfigError
+from specdec.loader import Registry
+from specdec.resolve import resolve
+from specdec.sources import DraftSource, TargetInfo
+from specdec_plugin_mtp.families import FAMILIES
+from specdec_plugin_mtp.overriding import family_of
+from specdec_plugin_mtp.plugin import mtp
+
+# Detection
+
+
+@pytest.mark.parametrize("family", DRAFTING)
+def test_a_checkpoint_with_its_familys_modules_is_claimed_by_config_and_tensors(family: str, tmp_path: Path) -> None:
+    claim = mtp.specdec_detect_method(DraftSource(model_of(tmp_path / "plain", family)))
+    assert claim is not None
+    assert (claim.method, claim.strength) == ("mtp", "likely")
+    kind, number, tensors = claim.evidence
+    assert kind == f"model_type {DRAFTING[family][0]['model_type']!r}"
+    assert number in ("num_nextn_predict_layers 1", "the family's default 1")
+    assert tensors.removeprefix("tensors of ") in DRAFTING[family][1][0]
+
+
+@pytest.mark.parametrize("family", DRAFTING)
+def test_a_model_of_the_family_without_the_tensors_is_not_claimed(family: str, tmp_path: Path) -> None:
+    settings, names = DRAFTING[family]
+    for dropped in names:
+        folder = folder_of(tmp_path / "mtp-model", settings, [name for name in names if name != dropped])
+        assert mtp.specdec_detect_method(DraftSource(folder)) is None
+
+
+def test_a_config_that_counts_no_modules_is_not_claimed_whatever_tensors_there_are(tmp_path: Path) -> None:
+    for number in (0, None, "1", True):
+        folder = model_of(tmp_path / "model", "deepseek", num_nextn_predict_layers=number)
+        assert mtp.specdec_detect_method(DraftSource(folder)) is None
+
+
+def test_other_checkpoints_are_not_claimed(tmp_path: Path) -> None:
+    names = DRAFTING["deepseek"][1]
+    eagle = config("deepseek_v3", "MistralLarge3ForCausalLM", num_nextn_predict_layers=1)
+    nameless = {key: value for key, value in LLAMA.items() if key not in ("model_type", "architectures")}
+    for settings in (LLAMA, nameless, eagle, config("eagle", "x", num_nextn_predict_layers=1)):
+        folder = folder_of(tmp_path / "deepseek_mtp", settings, names)
+        assert mtp.specdec_detect_method(DraftSource(folder)) is None
+
+
+def test_a_gemma_assistant_is_claimed_by_its_config_as_it_is_nothing_else(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "x", config("gemma4_assistant", "Gemma4AssistantForCausalLM"))
+    claim = mtp.specdec_detect_method(DraftSource(folder))
+    assert claim is not None
+    assert claim.strength == "certain"
+
+
+def test_a_checkpoint_whose_tensors_cannot_be_read_is_nobodys(tmp_path: Path) -> None:
+    folder = Path(model_of(tmp_path / "x", "deepseek"))
+    (folder / "model.safetensors").write_bytes(b"not a file of tensors")
+    assert mtp.specdec_detect_method(DraftSource(str(folder))) is None
+
+
+def test_a_checkpoint_given_without_a_method_is_recognised(tmp_path: Path) -> None:
+    target = deepseek(tmp_path / "target", 2)
+    registry = Registry(Catalog.discover(), strict=True)
+    resolved = resolve({"model": target}, TargetInfo.from_folder(target), registry)
+    assert (resolved.method, resolved.num_speculative_tokens) == ("mtp", 2)
+
+
+def test_a_method_that_was_named_is_never_turned_into_mtp(tmp_path: Path) -> None:
+    """vLLM makes mtp of any draft of such a family; here the checkpoint is the named method's, config and all."""
+    target = deepseek(tmp_path / "target", 2)
+
+    class Other:
+        from specdec.markers import hookimpl
+
+        @hookimpl
+        def specdec_make_proposer(self) -> None: ...
+
+        @hookimpl
+        def specdec_method_traits(self) -> Any:
+            from specdec.traits import MethodTraits
+
+            return MethodTraits(weights="own")
+
+    registry = Registry(Catalog.discover().with_local({"other": Other()}), strict=True)
+    keys = {"method": "other", "model": target, "num_speculative_tokens": 2}
+    resolved = resolve(keys, TargetInfo.from_folder(target), registry)
+    assert resolved.method == "other"
+    assert resolved.draft is not None
+    assert resolved.draft.hf_config == json.loads(Path(target, "config.json").read_text())
+
+
+# Refusals
+
+
+def refused(target: str, **keys: Any) -> dict[str, str]:
+    """Return the problems by key."""
+    with pytest.raises(ConfigError) as caught:
+        settled(target, **{"num_speculative_tokens": 1, **keys})
+    return {problem.key: str(problem) for problem in caught.value.problems}
+
+
+def test_a_module_whose_tensors_are_missing_is_refused_by_their_names(tmp_path: Path) -> None:
+    settings, names = DRAFTING["deepseek"]
+    target = folder_of(tmp_path / "target", settings, names[:1])
+    (problem,) = refused(target).values()
+    assert "lacks tensors of its MTP modules: layers.3.hnorm, layers.3.eh_proj" in problem
+
+
+def test_modules_that_do_not_run_need_not_be_there(tmp_path: Path) -> None:
+    target = model_of(tmp_path / "target", "deepseek", num_nextn_predict_layers=2)
+    assert "layers.4.enorm, layers.4.hnorm, layers.4.eh_proj" in refused(target)["model"]
+    resolved = settled(target, mtp_recurrence="reuse")
+    assert isinstance(resolved, ResolvedConfig)
+
+
+@pytest.mark.parametrize("other", ["model.mtp.norm_scale.weight", "model.old_mtp.norm.weight", "mtp.norms.0"])
+def test_a_tensor_that_only_looks_like_a_modules_is_none(other: str, tmp_path: Path) -> None:
+    settings, names = DRAFTING["longcat"]
+    target = folder_of(tmp_path / "target", settings, [other, *names[1:]])
+    assert refused(target)["model"].partition(" (")[0].endswith("of its MTP modules: mtp.norm")
+
+
+def test_a_checkpoint_of_no_family_is_refused_with_its_type_and_what_to_do(tmp_path: Path) -> None:
+    target = deepseek(tmp_path / "target", 1)
+    plain = folder_of(tmp_path / "mtp", LLAMA)
+    problem = refused(target, model=plain)["model"]
+    assert "of no family with MTP modules (model_type 'llama', architectures ['LlamaForCausalLM'])" in problem
+    assert "leave model out for the target's own modules, or name the method that this checkpoint is for" in problem
+    assert "name another method" in refused(plain)["model"]
+
+
+def test_a_config_without_model_type_is_read_as_plain_json_and_refused(tmp_path: Path) -> None:
+    target = deepseek(tmp_path / "target", 1)
+    plain = folder_of(tmp_path / "x", {"hidden_size": 8})
+    assert "model_type '', architectures []" in refused(target, model=plain)["model"]
+
+
+@pytest.mark.parametrize("number", [0, -1, "1", True, 1.5])
+def test_a_number_that_cannot_be_is_refused(number: Any, tmp_path: Path) -> None:
+    target = model_of(tmp_path / "target", "deepseek", num_nextn_predict_layers=number)
+    assert f"num_nextn_predict_layers of {target!r} is {number!r}" in refused(target)["model"]
+
+
+def test_modules_for_another_target_are_refused_with_both_sizes(tmp_path: Path) -> None:
+    target = deepseek(tmp_path / "target", 1)
+    other = deepseek(tmp_path / "other", 1, layers=5, hidden_size=16, vocab_size=40)
+    problem = refused(target, model=other)["model"]
+    assert "hidden size 16, the target's 8; vocabulary 40, the target's 32; layers 5, the target's 3" in problem
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row[2] is not None], ids=lambda row: row[0])
+def test_a_family_of_which_only_the_config_is_read_is_refused_with_the_reason(row: Any, tmp_path: Path) -> None:
+    family = family_of(row[1])
+    if family is None or not family.why_not:
+        return
+    target = folder_of(tmp_path / "target", {**LLAMA, **row[1]})
+    problem = refused(target)["method"]
+    assert f"mtp does not draft for {family.title}" in problem
+    assert family.why_not in problem
+
+
+def test_five_families_draft_and_every_other_one_says_why_not() -> None:
+    drafting = [family.title for family in FAMILIES if not family.why_not]
+    assert drafting == [
+        "DeepSeek V3, R1, V3.1",
+        "MiMo-7B",
+        "GLM-4.5, 4.6, 4.7",
+        "Ernie 4.5 MoE",
+        "LongCat-Flash",
+    ]
+    assert all(family.modules for family in FAMILIES if not family.why_not)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        ("deepseek_v41", "DeepseekV41ForCausalLM", "name the method dspark"),
+        ("deepseek_v3", "MistralLarge3ForCausalLM", "it is an EAGLE head, whatever its model_type says"),
+        ("qwen3_next", "Qwen3NextForCausalLM", "recurrent layers"),
+        ("pangu_ultra_moe", "PanguUltraMoEForCausalLM", "transformers has no class for its target"),
+    ],
+)
+def test_the_reason_is_the_familys_own(kind: str, name: str, words: str, tmp_path: Path) -> None:
+    target = folder_of(tmp_path / "target", config(kind, name, num_nextn_predict_layers=1))
+    assert words in refused(target)["method"]
+
+
+def test_sharing_indices_is_refused_by_name_and_not_sharing_them_is_what_happens(tmp_path: Path) -> None:
+    target = deepseek(tmp_path / "target", 1)
+    problem = refused(target, index_share_for_mtp_iteration=True)["index_share_for_mtp_iteration"]
+    assert "has indices to share" in problem
+    settled(target, index_share_for_mtp_iteration=False)
+    assert "got 'yes'" in refused(target, index_share_for_mtp_iteration="yes")["index_share_for_mtp_iteration"]
+
+
+def test_a_recurrence_that_there_is_not_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    target = deepseek(tmp_path / "target", 1)
+    assert "'auto', 'reuse' or 'modules'" in refused(target, mtp_recurrence="loop")["mtp_recurrence"]
