@@ -13,7 +13,9 @@ from specdec.errors import ConfigError
 
 INDEXES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 TORCH_SUFFIXES: Final = (".bin", ".pt", ".pth")
-NOT_WEIGHTS: Final = frozenset({"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt"})
+NOT_WEIGHTS: Final = frozenset(
+    {"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "mask_embedding.pt"}
+)
 MAX_HEADER: Final = 100_000_000
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?\Z")
 

@@ -29,7 +29,8 @@ class AttentionStep:
     attends to the keys of its own request up to its own. In a tree, which begins at key t = seg_tree[s], a row attends
     to keys 0 .. t - 1 and to those keys t + b whose bit b is set in its row of `ancestors`, its own among them; of m
     such keys the i-th stands at position t + i, and the row itself at t + m - 1. A segment may be a later part of a
-    tree, whose earlier rows have run before. A window counts positions.
+    tree, whose earlier rows have run before. A window counts positions. In a mutual segment, which is a chain, a row
+    also attends to the rows after it in its segment, and a window counts positions in both directions.
 
     slots        [N] int32 flat slot page * page_size + offset that the row's key and value go to; -1 = no write
     seg_start    [S] int32 first flat row of the segment
@@ -40,6 +41,7 @@ class AttentionStep:
     page_size    keys a page
     seg_tree     [S] int32 first key of the segment's tree, -1 = a chain; None = chains only
     ancestors    [N, words] int64 bits of `ancestor_bits` for rows of trees; None = chains only
+    seg_mutual   [S] bool: rows of the segment see each other, later ones too; None = none do
     """
 
     slots: IntArray
@@ -51,6 +53,7 @@ class AttentionStep:
     page_size: int
     seg_tree: IntArray | None = None
     ancestors: npt.NDArray[np.int64] | None = None
+    seg_mutual: BoolArray | None = None
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of backends, made once a step
 
     def write_plan(self, device: torch.device) -> tuple[Tensor | None, Tensor, Tensor]:
@@ -93,6 +96,13 @@ def visible(rows: int, context: int, window: int | None, device: torch.device) -
     key = torch.arange(context + rows, device=device)[None, :]
     seen = key <= own
     return seen if window is None else seen & (key > own - window)
+
+
+def mutually_visible(rows: int, context: int, window: int, device: torch.device) -> Tensor:
+    """Return the mask [rows, context + rows], True where row r may see the key, earlier or later inside the window."""
+    own = torch.arange(context, context + rows, device=device)[:, None]
+    key = torch.arange(context + rows, device=device)[None, :]
+    return (own - key).abs() < window
 
 
 def attend(
@@ -203,6 +213,12 @@ def attention_reference(
             first = min(int(path[0]) for path in paths)
         keys = gather_pages(k_pages, step.page_table[s], first, context + rows)
         values = gather_pages(v_pages, step.page_table[s], first, context + rows)
+        if step.seg_mutual is not None and step.seg_mutual[s]:
+            mask = None if window is None else mutually_visible(rows, context - first, window, q.device)
+            out[start : start + rows] = attend(
+                q[start : start + rows], keys, values, mask, scaling=scaling, softcap=softcap, sinks=sinks
+            )
+            continue
         if step.seg_prompt[s]:
             out[start : start + rows] = attend_prompt(
                 q[start : start + rows], keys, values, context - first,

@@ -48,7 +48,7 @@ def _write(slots: Any, page_size: int, source: Place, pages: Pages, heads: int, 
 def _task(
     kind: int, size: int, item: Any, table: Any, page_size: int, head: int, q: Place, k_pages: Pages, v_pages: Pages,
     out: int, heads: int, group: int, dims: int, width: int, columns: int, window: int, scale: float, softcap: float,
-    sinks: int, positions: Any, paths: Any, scratch: int, partials: int, tree_tiles: int,
+    sinks: int, positions: Any, ends: Any, paths: Any, scratch: int, partials: int, tree_tiles: int,
 ) -> None:  # fmt: skip
     """Run some rows of a segment, and the heads of one kv head, over some chunks.
 
@@ -56,7 +56,7 @@ def _task(
     """
     start, rows, low, high, past, tree, whole = item[1], item[2], item[3], item[4], item[5], item[6], item[9] < 0
     count, record = rows * group, (columns + softmax_simd.RECORD) * 4
-    positions = positions[start : start + rows]
+    positions, ends = positions[start : start + rows], ends[start : start + rows]
     pointers = np.empty(KEYS, np.int64)
     keys = scratch
     values = keys + KEYS * dims * 4
@@ -88,8 +88,8 @@ def _task(
             if tile < shared:
                 tiles.load(kind, size, table, page_size, max(origin, begin), min(origin + KEYS, end), head, k_pages,
                            v_pages, dims, width, columns, pointers, keys, values)  # fmt: skip
-                tiles.take(origin, positions, window, group, dims, columns, softcap, queries, keys, values, scores,
-                           states)  # fmt: skip
+                tiles.take(origin, positions, ends, window, group, dims, columns, softcap, queries, keys, values,
+                           scores, states)  # fmt: skip
             else:
                 tiles.take_branches(origin, positions, start, paths, tree, window, group, columns, softcap,
                                     tree_values, tree_scores, scores, states)  # fmt: skip
@@ -153,10 +153,12 @@ def _forward(
     room += tree_tiles * KEYS * (columns + longest * group)
     room = (room + 15) // 16 * 16
     positions = np.empty(len(slots), np.int64)
+    ends = np.empty(len(slots), np.int64)  # the positions past the last that rows see
     for n in range(len(items)):
-        start, low, tree = items[n, 1], items[n, 3], items[n, 6]
-        for r in range(items[n, 2]):
-            positions[start + r] = low + r if tree < 0 else tree - 1 + paths[start + r + 1] - paths[start + r]
+        start, low, past, tree, mutual = items[n, 1], items[n, 3], items[n, 5], items[n, 6], items[n, 10]
+        for row in range(start, start + items[n, 2]):
+            positions[row] = low + row - start if tree < 0 else tree - 1 + paths[row + 1] - paths[row]
+            ends[row] = min(positions[row] + window, past) if mutual else positions[row] + 1
     # Vectors of 64 bytes that straddle two cache lines cost double, hence the aligned addresses.
     tasks = len(items) * kv_heads
     if work * heads <= SMALL:
@@ -165,7 +167,7 @@ def _forward(
             own = (scratch.ctypes.data + 63) // 64 * 64
             item, head = items[task // kv_heads], task % kv_heads
             _task(kind, size, item, page_table[item[0]], page_size, head, queries, keys, values, out, heads, group,
-                  dims, width, columns, window, scale, softcap, sinks, positions, paths, own, shared,
+                  dims, width, columns, window, scale, softcap, sinks, positions, ends, paths, own, shared,
                   tree_tiles)  # fmt: skip
     else:
         scratches = np.empty(threads * room + 16, np.float32)
@@ -173,7 +175,7 @@ def _forward(
             own = (scratches.ctypes.data + 63) // 64 * 64 + get_thread_id() * room * 4
             item, head = items[task // kv_heads], task % kv_heads
             _task(kind, size, item, page_table[item[0]], page_size, head, queries, keys, values, out, heads, group,
-                  dims, width, columns, window, scale, softcap, sinks, positions, paths, own, shared,
+                  dims, width, columns, window, scale, softcap, sinks, positions, ends, paths, own, shared,
                   tree_tiles)  # fmt: skip
     for n in range(len(merges)):
         _merge(kind, size, merges[n], heads, group, width, columns, out, sinks, shared)

@@ -24,9 +24,10 @@ class Plan:
     slots, page_table  of the step, in int64
     paths     [N + 1 + sum of path lengths] where each row's path begins in this array, then the paths: the keys of its
               own tree that a row sees, in order. [0] if there are no trees
-    items     [n, 10] segment, first flat row, rows, lowest and highest position, key after the last row's, first key of
-              the tree or -1, first chunk, chunk past the last, and rows of partial results before this one's, or -1
-              where the item has all chunks of its rows
+    items     [n, 11] segment, first flat row, rows, lowest position, highest position that a row sees, key after the
+              last row's, or in a mutual segment after the last one of all, first key of the tree or -1, first chunk,
+              chunk past the last, rows of partial results before this one's, or -1 where the item has all chunks of
+              its rows, and 1 in a mutual segment
     merges    [rows, 5] flat row, row of its item, rows of its item, rows of partial results before its first, chunks
     blank     flat rows of no segment
     partials  rows of partial results
@@ -59,6 +60,11 @@ class _Block:
     past: int
     tree: int
     positions: list[int] | range
+    mutual: bool = False
+
+    def last(self, position: int, window: int) -> int:
+        """Return the last position that a row at a position sees."""
+        return min(position + window, self.past) - 1 if self.mutual else position
 
 
 def _paths(step: AttentionStep) -> npt.NDArray[np.int64]:
@@ -75,14 +81,18 @@ def _paths(step: AttentionStep) -> npt.NDArray[np.int64]:
 def _blocks(step: AttentionStep, paths: npt.NDArray[np.int64]) -> list[_Block]:
     segments = len(step.seg_start)
     trees = [-1] * segments if step.seg_tree is None else step.seg_tree.tolist()
-    columns = zip(step.seg_start.tolist(), step.seg_rows.tolist(), step.seg_context.tolist(), trees, strict=True)
+    mutual = [False] * segments if step.seg_mutual is None else step.seg_mutual.tolist()
+    columns = zip(
+        step.seg_start.tolist(), step.seg_rows.tolist(), step.seg_context.tolist(), trees, mutual, strict=True
+    )
     blocks = []
-    for s, (start, rows, context, tree) in enumerate(columns):
+    for s, (start, rows, context, tree, both_ways) in enumerate(columns):
         for r in range(0, rows, ROWS):
             first, count = start + r, min(ROWS, rows - r)
             past = context + r + count
             if tree < 0:
-                blocks.append(_Block(s, first, count, past - count, past - 1, past, tree, range(past - count, past)))
+                positions, seen = range(past - count, past), context + rows if both_ways else past
+                blocks.append(_Block(s, first, count, past - count, past - 1, seen, tree, positions, both_ways))
                 continue
             positions = (tree - 1 + np.diff(paths[first : first + count + 1])).tolist()
             blocks.append(_Block(s, first, count, min(positions), max(positions), past, tree, positions))
@@ -100,19 +110,21 @@ def plan(step: AttentionStep, window: int, kv_heads: int, threads: int) -> Plan:
     covered = np.zeros(len(step.slots), np.bool_)
     for b in blocks:
         covered[b.start : b.start + b.rows] = True
-        work += b.rows * min(b.high + 1, window)
+        high = b.last(b.high, window)
+        work += b.rows * min(high + 1, window)
         if b.tree >= 0:
             tiles = max(tiles, (b.past - 1) // KEYS + 1 - b.tree // KEYS)
-        begin, end = max(0, b.low + 1 - window) // CHUNK, b.high // CHUNK + 1
-        head = (b.segment, b.start, b.rows, b.low, b.high, b.past, b.tree)
+        begin, end = max(0, b.low + 1 - window) // CHUNK, high // CHUNK + 1
+        head, mutual = (b.segment, b.start, b.rows, b.low, high, b.past, b.tree), int(b.mutual)
         if not split or end - begin == 1:
-            items.append((*head, begin, end, -1))
+            items.append((*head, begin, end, -1, mutual))
             continue
         for r, position in enumerate(b.positions):
             first = max(0, position + 1 - window) // CHUNK
-            merges.append((b.start + r, r, b.rows, partials + (first - begin) * b.rows, position // CHUNK + 1 - first))
+            chunks = b.last(position, window) // CHUNK + 1 - first
+            merges.append((b.start + r, r, b.rows, partials + (first - begin) * b.rows, chunks))
         for chunk in range(begin, end):
-            items.append((*head, chunk, chunk + 1, partials))
+            items.append((*head, chunk, chunk + 1, partials, mutual))
             partials += b.rows
     # Each core gets a stretch of the tasks. Dealing the items out evens the stretches: later blocks see more keys.
     dealt = [item for core in range(threads) for item in items[core::threads]]
@@ -120,7 +132,7 @@ def plan(step: AttentionStep, window: int, kv_heads: int, threads: int) -> Plan:
         slots=step.slots.astype(np.int64),
         page_table=step.page_table.astype(np.int64),
         paths=paths,
-        items=np.array(dealt, np.int64).reshape(-1, 10),
+        items=np.array(dealt, np.int64).reshape(-1, 11),
         merges=np.array(merges, np.int64).reshape(-1, 5),
         blank=np.flatnonzero(~covered),
         partials=partials,

@@ -56,19 +56,22 @@ def load(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def take(
-    origin: int, positions: Any, window: int, group: int, dims: int, columns: int, softcap: float,
+    origin: int, positions: Any, ends: Any, window: int, group: int, dims: int, columns: int, softcap: float,
     queries: int, keys: int, values: int, scores: int, states: int,
 ) -> None:  # fmt: skip
-    """Take one tile, whose first key is at position `origin`, into the records of all rows and heads that see it."""
+    """Take one tile, whose first key is at position `origin`, into the records of all rows and heads that see it.
+
+    `ends` are the positions past the last that the rows see.
+    """
     record = (columns + softmax_simd.RECORD) * 4
     factors = scores + FACTORS * 4
     # Whole rows where they fit: the heads of one row see the same keys.
     block = BLOCK // group * group if group <= BLOCK else BLOCK
     for at in range(0, len(positions) * group, block):
         count = min(block, len(positions) * group - at)
-        low = high = positions[at // group]
+        low, high = positions[at // group], ends[at // group] - 1
         for r in range(at // group + 1, (at + count - 1) // group + 1):
-            low, high = min(low, positions[r]), max(high, positions[r])
+            low, high = min(low, positions[r]), max(high, ends[r] - 1)
         if high < origin or low - window + 1 >= origin + KEYS:
             continue
         ops.score(count, queries + at * dims * 4, dims, keys, scores)
@@ -76,7 +79,7 @@ def take(
         while m < count:
             r = (at + m) // group
             seen = max(positions[r] - window + 1 - origin, 0)
-            past = min(positions[r] + 1 - origin, KEYS)
+            past = min(ends[r] - origin, KEYS)
             # Rows that see the whole tile go together, others with the heads of their own row.
             run = min(count - m, (r + 1) * group - at - m)
             if seen == 0 and past == KEYS and high - window + 1 <= origin:

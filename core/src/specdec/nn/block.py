@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specdec.kernels import Kernels
 from specdec.nn.arena import KVArena
-from specdec.nn.attention import AttentionStep
+from specdec.nn.attention import AttentionStep, write_pages
 from specdec.nn.linear import PackedLinear
 from specdec.nn.rotary import Rotary
 
@@ -97,14 +97,18 @@ class Block:
     ) -> None:
         """Take tensors by their names inside the layer (`self_attn.q_proj.weight`, ...), and its number in the arena.
 
-        Biases and per-head norms (`self_attn.q_norm.weight`) are used where they are present. Raises KeyError for a
-        tensor that is missing.
+        Biases, per-head norms (`self_attn.q_norm.weight`) and sinks (`self_attn.sinks`, a logit a head) are used where
+        they are present. Raises KeyError for a tensor that is missing.
         """
         linear = kernels.get("linear", device)
         self._config, self._rotary, self._layer = config, rotary, layer
         self._attention = kernels.get("attention", device)
         q, k, v = (f"self_attn.{name}_proj" for name in "qkv")
-        self._qkv = Linear(*_stack(tensors, q, k, v), linear)
+        weight, bias = _stack(tensors, q, k, v)
+        keys = config.heads * config.head_dim  # where queries end
+        self._qkv = Linear(weight, bias, linear)
+        self._kv = Linear(weight[keys:], None if bias is None else bias[keys:], linear)
+        self._sinks = tensors.get("self_attn.sinks")
         self._o = Linear(*_stack(tensors, "self_attn.o_proj"), linear)
         self._gate_up = Linear(*_stack(tensors, "mlp.gate_proj", "mlp.up_proj"), linear)
         self._down = Linear(*_stack(tensors, "mlp.down_proj"), linear)
@@ -124,6 +128,13 @@ class Block:
         gate, up = self._gate_up(self._post(hidden)).chunk(2, dim=-1)
         return hidden + self._scaled(self._down(self._act(gate) * up))
 
+    def write(self, x: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep) -> None:
+        """Write the keys and values of rows x [N, in] that ask nothing themselves, for later rows to see."""
+        c = self._config
+        k, v = self._kv(x).view(x.shape[0], 2 * c.kv_heads, c.head_dim).chunk(2, dim=1)
+        k = self._turned(k, self._qk_norms[1], turn)
+        write_pages(k, v, *arena.layer(self._layer, k, v), step)
+
     def _scaled(self, x: Tensor) -> Tensor:
         return x if self._config.residual_scale == 1.0 else x * self._config.residual_scale
 
@@ -133,15 +144,16 @@ class Block:
         parts = self._qkv(x).view(rows, c.heads + 2 * c.kv_heads, c.head_dim)
         ends = (c.heads, c.heads + c.kv_heads)
         q, k, v = torch.tensor_split(parts, ends, dim=1)
-        q_norm, k_norm = self._qk_norms
-        q, k = (q if q_norm is None else q_norm(q)), (k if k_norm is None else k_norm(k))
-        q, k = self._rotary.rotate(q, *turn), self._rotary.rotate(k, *turn)
-        if c.l2_norm:
-            q, k = (F.rms_norm(heads, (c.head_dim,), None, c.eps) for heads in (q, k))
+        q, k = (self._turned(heads, norm, turn) for heads, norm in zip((q, k), self._qk_norms, strict=True))
         pages = arena.layer(self._layer, k, v)
         scaling = c.head_dim**-0.5 if c.scaling is None else c.scaling
-        mixed: Tensor = self._attention(q, k, v, *pages, step, scaling=scaling, window=c.window)
+        mixed: Tensor = self._attention(q, k, v, *pages, step, scaling=scaling, window=c.window, sinks=self._sinks)
         return self._o(mixed.reshape(rows, -1))
+
+    def _turned(self, heads: Tensor, norm: RMSNorm | None, turn: tuple[Tensor, Tensor]) -> Tensor:
+        """Norm and turn queries or keys [N, heads, head_dim]."""
+        turned = self._rotary.rotate(heads if norm is None else norm(heads), *turn)
+        return F.rms_norm(turned, (self._config.head_dim,), None, self._config.eps) if self._config.l2_norm else turned
 
 
 def _stack(tensors: Mapping[str, Tensor], *names: str) -> tuple[Tensor, Tensor | None]:

@@ -63,19 +63,32 @@ class DraftCache:
             rows.held = rows.kept
             rows.ancestors.clear()
 
+    def cut(self, name: str, rows: int) -> None:
+        """Keep the first `rows` rows that a request holds, of whatever round, and drop the others."""
+        entry = self._rows[name]
+        if not 0 <= rows <= entry.held:
+            message = f"{entry.held} rows are held, so {rows} cannot be kept"
+            raise ValueError(message)
+        entry.kept = entry.held = rows
+        entry.ancestors.clear()
+
     def append(
         self,
         names: Sequence[str],
         counts: Sequence[int],
         keep: Sequence[int] | None = None,
         parents: Sequence[int] | npt.NDArray[np.int64] | None = None,
+        *,
+        mutual: bool = False,
     ) -> AttentionStep:
         """Return the attention tables of counts[i] >= 1 new rows of each request, of which the first keep[i] stay.
 
         Rows lie one request after the other; each sees all rows of its request that are held, and those before it.
         Rows that stay come first in a round; `keep` None keeps none of the new ones. With `parents`, one for each new
         row, rows see the kept ones and their ancestors only: a parent is the number of an earlier row of this round, -1
-        for the last kept one. A round has either such rows or others behind the kept ones.
+        for the last kept one. A round has either such rows or others behind the kept ones. With `mutual`, the new rows
+        of a request see each other in both directions. Rows that nothing is asked of need no attention: `write_pages`
+        puts their keys and values where the tables say.
         Raises MemoryError if the arena is full.
         """
         entries = [self._rows[name] for name in names]
@@ -97,6 +110,7 @@ class DraftCache:
             page_size=self.arena.page_size,
             seg_tree=None if parents is None else np.array([entry.kept for entry in entries], np.int32),
             ancestors=None if parents is None else _ancestors(entries, counted.tolist(), parents),
+            seg_mutual=np.ones(len(entries), np.bool_) if mutual else None,
         )
         for i, (entry, count) in enumerate(zip(entries, counted.tolist(), strict=True)):
             entry.kept += 0 if keep is None else keep[i]

@@ -1,0 +1,217 @@
+"""From a checkpoint to a drafter: reads the weights, checks maps and tables, wires the head; no drafting here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from specdec.config import ResolvedConfig
+from specdec.draft import Rows
+from specdec.errors import ConfigError
+from specdec.kernels import Kernels
+from specdec.nn.block import Block, BlockConfig, Linear, RMSNorm
+from specdec.nn.draft_cache import DraftCache
+from specdec.nn.drawing import DraftSampler, Mode
+from specdec.nn.features import FeatureDrafter, Plan
+from specdec.nn.rotary import Rotary
+from specdec.nn.vocabulary import pick_embedding, read_map
+from specdec.nn.weights import read_tensors
+from specdec.sources import DraftSource, TargetHandle
+from specdec_plugin_dflash import names, reading
+from specdec_plugin_dflash.head import BlockHead, Layer, MarkovHead, Vocabulary
+from specdec_plugin_dflash.layout import Layout, Reading
+from specdec_plugin_dflash.options import DFlashOptions, DSparkOptions
+from specdec_plugin_dflash.plans import BlockPlan, MarkovPlan
+
+logger = logging.getLogger("specdec_plugin_dflash")
+
+
+def make(
+    method: str,
+    config: ResolvedConfig,
+    options: DFlashOptions,
+    draft: DraftSource,
+    target: TargetHandle,
+    kernels: Kernels,
+) -> FeatureDrafter:
+    """Build the proposer. Raises ConfigError for maps and tables that contradict each other."""
+    layout = Reading(method, draft, target.info).layout()
+    if layout is None:  # resolve has checked it; the file has changed since
+        message = f"{draft.model!r} is no longer what it was when the configuration was checked"
+        raise ConfigError(message)
+    k = config.num_speculative_tokens
+    _warn_of_long_blocks(layout, k)
+    parts = Parts(layout, draft, target, kernels, k)
+    head = parts.head(options)
+    room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, layout.rows(k))
+    plan = _plan(parts, head, config, options)
+    return FeatureDrafter(head, DraftCache(target.new_arena(room)), plan)
+
+
+def _warn_of_long_blocks(layout: Layout, k: int) -> None:
+    size = layout.block_size
+    if size is None or layout.rows(k) <= size:
+        return
+    logger.warning(
+        "num_speculative_tokens %d makes blocks of %d rows; the head was trained on %d, so drafts past %d will be poor",
+        k,
+        layout.rows(k),
+        size,
+        reading.drafts_of(size, from_anchor=layout.from_anchor),
+    )
+
+
+def _plan(parts: Parts, head: BlockHead, config: ResolvedConfig, options: DFlashOptions) -> Plan:
+    drawn = config.config.draft_sample_method == "probabilistic"
+    mode: Mode = ("shared" if config.traits.shares_noise else "probabilistic") if drawn else "greedy"
+    sampler, layout = parts.sampler(mode), parts.layout
+    if not isinstance(options, DSparkOptions):
+        return BlockPlan(head, sampler, layout.mask_token, from_anchor=layout.from_anchor)
+    return MarkovPlan(
+        head,
+        sampler,
+        layout.mask_token,
+        parts.markov(options),
+        from_anchor=layout.from_anchor,
+        threshold=options.confidence_threshold,
+    )
+
+
+class Parts:
+    """The parts of one head, on the target's device and in its dtype."""
+
+    def __init__(self, layout: Layout, draft: DraftSource, target: TargetHandle, kernels: Kernels, k: int) -> None:
+        """Read all tensors of the checkpoint."""
+        self.layout, self._target, self._kernels = layout, target, kernels
+        self._device, self._dtype = target.device, target.dtype
+        read = read_tensors(draft, lambda name: names.spell(name) is not None)
+        self._tensors = {str(names.spell(name)): tensor for name, tensor in read.items()}
+        self._block = BlockConfig.of({"hidden_size": layout.width, **layout.config})
+        last = target.info.max_model_len + k
+        self._rotary = Rotary(layout.config, self._block.head_dim, last, self._device, self._dtype)
+
+    def _get(self, name: str) -> Tensor:
+        return self._tensors[name].to(self._device, self._dtype)
+
+    def _norm(self, name: str) -> RMSNorm:
+        return RMSNorm(self._get(name), self._block.eps)
+
+    def _linear(self, name: str) -> Linear:
+        return Linear(self._get(name), None, self._kernels.get("linear", self._device))
+
+    def sampler(self, mode: Mode) -> DraftSampler:
+        """Return what picks tokens."""
+        return DraftSampler(mode, self._kernels.get("race", self._device), self._target.info.vocab_size)
+
+    def head(self, options: DFlashOptions) -> BlockHead:
+        """Return the network."""
+        norms = self._norm(names.HIDDEN_NORM), self._norm(names.NORM)
+        return BlockHead(self._vocabulary(options), self._mix(), self._layers(), self._rotary, norms)
+
+    def _layers(self) -> list[Layer]:
+        layers = []
+        for i, attention in enumerate(self.layout.attention):
+            prefix = f"layers.{i}."
+            own = {name.removeprefix(prefix): self._get(name) for name in self._tensors if name.startswith(prefix)}
+            if not self.layout.split_half:
+                own = _split_half(own, self._block, self._rotary.width)
+            for name in ("self_attn.v_proj.weight", "self_attn.v_proj.bias"):
+                if name in own and self.layout.value_scale != 1.0:
+                    own[name] = own[name] * self.layout.value_scale
+            config = replace(self._block, window=attention.window)
+            block = Block(own, config, self._rotary, self._kernels, self._device, i)
+            layers.append(Layer(block, RMSNorm(own["input_layernorm.weight"], self._block.eps), attention.causal))
+        return layers
+
+    def _mix(self) -> Callable[[Rows], Tensor]:
+        """Return what makes one state of the target's states of a row."""
+        if not self.layout.aux:
+            return _final_state
+        fc = self._linear(names.FC)
+        return lambda rows: fc(_flat(rows))
+
+    def _vocabulary(self, options: DFlashOptions) -> Vocabulary:
+        own = self._get(names.EMBEDDING) if names.EMBEDDING in self._tensors else None
+        table = pick_embedding(own, self._target.embedding_weight, options.share_embeddings, logger)
+        file, token, vector = self.layout.mask_embedding, self.layout.mask_token, None
+        if file is not None:
+            vector = read_mask(file, token, self.layout.width).to(self._device, self._dtype)
+        elif token >= len(table):
+            message = (
+                f"the mask id {token} is outside of the target's {len(table)} embeddings; leave out share_embeddings"
+            )
+            raise ConfigError(message)
+        offsets = read_map(self._tensors.get("d2t"), self._tensors.get("t2d"), self._target.info.vocab_size)
+        offsets = None if offsets is None else offsets.to(self._device)
+        return Vocabulary(table, (token, vector), self._logits(), offsets)
+
+    def _logits(self) -> Callable[[Tensor], Tensor]:
+        vocabulary = self._target.info.vocab_size
+        if names.HEAD not in self._tensors:
+            return self._target.compute_logits
+        own = self._linear(names.HEAD)
+        # Rows of padding beyond the target's ids must never be drafted.
+        return own if self.layout.vocab_size <= vocabulary else lambda states: own(states)[:, :vocabulary]
+
+    def markov(self, options: DSparkOptions) -> MarkovHead:
+        """Return the Markov and confidence heads."""
+        topk = options.dspark_draft_topk or reading.setting(self.layout.config, "dspark_draft_topk")
+        w2 = self._get(names.W2)[: self._target.info.vocab_size]
+        confidence = None
+        if self.layout.confident:
+            weight = self._tensors[names.CONFIDENCE].to(self._device, torch.float32)
+            bias = self._tensors.get(names.CONFIDENCE_BIAS, torch.zeros(1)).to(self._device, torch.float32)
+            confidence = weight, bias
+        linear = Linear(w2, None, self._kernels.get("linear", self._device))
+        return MarkovHead(self._get(names.W1), w2, linear, confidence, topk)
+
+
+def read_mask(file: Path, token: int, width: int) -> Tensor:
+    """Return the vector of the mask id, [H_d], from a file with it alone or beside its id; raises ConfigError."""
+    try:
+        content = torch.load(file, weights_only=True, map_location="cpu")
+    except Exception as error:  # unpickling raises whatever it likes
+        cause = str(error).partition("\n")[0]
+        message = f"{file} cannot be read ({type(error).__name__}: {cause})"
+        raise ConfigError(message) from error
+    if isinstance(content, Mapping):
+        said = content.get("mask_token_id")
+        if said is not None and int(said) != token:
+            message = f"{file} holds the vector of id {int(said)}, and the mask id in config.json is {token}"
+            raise ConfigError(message)
+        content = content.get("embedding")
+    if not isinstance(content, Tensor) or content.numel() != width:
+        found = list(content.shape) if isinstance(content, Tensor) else type(content).__name__
+        message = f"{file} must hold one vector of width {width}, got {found}"
+        raise ConfigError(message)
+    return content.reshape(width)
+
+
+def _final_state(rows: Rows) -> Tensor:
+    assert rows.hidden is not None  # the traits ask for it
+    return rows.hidden
+
+
+def _flat(rows: Rows) -> Tensor:
+    assert rows.aux is not None  # the traits ask for them
+    return rows.aux.flatten(1)
+
+
+def _split_half(tensors: Mapping[str, Tensor], config: BlockConfig, width: int) -> dict[str, Tensor]:
+    """Reorder q and k of a head that turns neighbouring dimensions, so that turning halves does the same."""
+    turning = torch.arange(width).view(-1, 2).T.flatten()
+    order = torch.cat([turning, torch.arange(width, config.head_dim)])
+    found = dict(tensors)
+    for name, heads in (("q", config.heads), ("k", config.kv_heads)):
+        for part in (f"self_attn.{name}_proj.weight", f"self_attn.{name}_proj.bias"):
+            if part in found:
+                rows = found[part].view(heads, config.head_dim, -1)[:, order.to(found[part].device)]
+                found[part] = rows.reshape(found[part].shape)
+        norm = f"self_attn.{name}_norm.weight"
+        found[norm] = found[norm][order.to(found[norm].device)]
+    return found

@@ -1,0 +1,93 @@
+"""The hooks of `dflash` and `dspark`; imports neither numpy nor torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from specdec.markers import hookimpl
+
+if TYPE_CHECKING:
+    from specdec.config import MethodOptions, ResolvedConfig, SpeculativeConfig
+    from specdec.loader import Registry
+    from specdec.protocols import Proposer
+    from specdec.sources import Default, Detection, DraftSource, Problem, TargetHandle, TargetInfo, TargetSwap
+    from specdec.traits import MethodTraits
+    from specdec_plugin_dflash.options import DFlashOptions
+
+
+class DFlashPlugin:
+    """Heads that draft a block in one pass, as `dflash`; those with a Markov chain over the block, as `dspark`."""
+
+    @hookimpl
+    def specdec_method_options(self, method: str) -> type[MethodOptions]:
+        """Return the method's keys."""
+        from specdec_plugin_dflash.options import DFlashOptions, DSparkOptions
+
+        return DSparkOptions if method == "dspark" else DFlashOptions
+
+    @hookimpl
+    def specdec_method_traits(
+        self, method: str, config: SpeculativeConfig, draft: DraftSource | None, target: TargetInfo
+    ) -> MethodTraits:
+        """Return what the head reads, and what its drafts are."""
+        from specdec_plugin_dflash.traits import traits_of
+
+        return traits_of(method, config, draft, target)
+
+    @hookimpl
+    def specdec_method_defaults(self, method: str, draft: DraftSource | None) -> Sequence[Default]:
+        """Return k: what the block was trained for."""
+        from specdec_plugin_dflash.traits import defaults_of
+
+        return defaults_of(method, draft)
+
+    @hookimpl
+    def specdec_detect_method(self, draft: DraftSource) -> Detection | None:
+        """Claim checkpoints that say so, or that have the tensors."""
+        from specdec_plugin_dflash.detection import detect
+
+        return detect(draft)
+
+    @hookimpl
+    def specdec_override_hf_config(self, method: str, hf_config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Turn the configuration of a speculators checkpoint into a plain one, and a bare name into a head's."""
+        from specdec_plugin_dflash import speculators
+
+        if speculators.is_speculators(hf_config):
+            return speculators.converted(hf_config)
+        return speculators.renamed(method, hf_config)
+
+    @hookimpl
+    def specdec_swap_target(self, source: DraftSource) -> TargetSwap | None:
+        """Turn a speculators checkpoint given as the model into its target and itself as the draft."""
+        from specdec_plugin_dflash.detection import swap
+
+        return swap(source)
+
+    @hookimpl
+    def specdec_check(
+        self, method: str, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
+    ) -> Sequence[Problem]:
+        """Return what is wrong with the checkpoint, the target and the options together."""
+        from specdec_plugin_dflash.traits import problems_of
+
+        return problems_of(method, cast("DFlashOptions", options), draft, target)
+
+    @hookimpl
+    def specdec_make_proposer(
+        self,
+        method: str,
+        config: ResolvedConfig,
+        options: MethodOptions,
+        draft: DraftSource,
+        target: TargetHandle,
+        registry: Registry,
+    ) -> Proposer:
+        """Read the weights and build the drafter."""
+        from specdec_plugin_dflash.building import make
+
+        return make(method, config, cast("DFlashOptions", options), draft, target, registry.kernels)
+
+
+plugin = DFlashPlugin()

@@ -1,0 +1,62 @@
+"""Which checkpoints near DFlash and DSpark are not built here, each by name and with the reason; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from specdec.sources import DraftSource
+from specdec_plugin_dflash import names, reading
+from specdec_plugin_dflash.names import DFLASH, DSPARK
+from specdec_plugin_dflash.speculators import SECOND_KEYS
+
+Refusal = tuple[str, str, str]  # what is wrong, the next step, the key
+
+# Blocks of these families are wired in ways that nothing here builds.
+OTHER_FAMILIES: Final = ("gemma", "deepseek", "cohere", "gptoss")
+FACTORS: Final = ("input_embedding_scale", "logit_scale")
+HEAD_OF_ANOTHER: Final = "give the checkpoint of a head, or the method that it belongs to"
+
+
+def unbuilt(method: str, draft: DraftSource, shapes: Mapping[str, object]) -> Refusal | None:
+    """Return why a checkpoint cannot be the head of `method`, None if nothing speaks against it."""
+    config, architecture = draft.hf_config, next(iter(draft.architectures), "")
+    if "mask_hidden" in shapes:
+        message = "it has the tensor mask_hidden, which makes it a P-EAGLE head"
+        return message, 'use "method": "eagle3"', "method"
+    second = _second_generation(config, architecture, shapes)
+    if second is not None:
+        message = f"it is a DFlash2 or LiLiCorr head ({second}), whose convolutions and selectors are not built here"
+        return message, "give a DFlash or DSpark head", "model"
+    family = f"{architecture} {config.get('model_type') or ''}".lower().replace("_", "")
+    if any(name in family for name in OTHER_FAMILIES):
+        return f"heads made of layers of {family.strip()!r} are not built here", "those of Qwen3 layers are", "model"
+    if f"layers.0.{names.LAYER[1]}" not in shapes or names.HIDDEN_NORM not in shapes:
+        some = ", ".join(sorted(shapes)[:6]) or "none"
+        message = f"its tensors are not those of a head, which has {names.HIDDEN_NORM} and layers (it has {some}, ...)"
+        return message, HEAD_OF_ANOTHER, "model"
+    if (names.W1 in shapes) != (method == DSPARK):
+        other = DFLASH if method == DSPARK else DSPARK
+        word = "no" if method == DSPARK else "a"
+        message = f"method {method} was asked for, and it has {word} Markov head ({names.W1})"
+        return message, f'use "method": "{other}"', "method"
+    if method == DFLASH and reading.samples_anchor(config, method_default=False):
+        message = "its config.json says sample_from_anchor true: the row of the newest id would be a draft already"
+        return message, "only dspark heads do so; correct its config.json", "model"
+    for key in FACTORS:
+        factor = reading.setting(config, key, 1.0)
+        if factor != 1.0:
+            return f"its config.json has {key} {factor!r}, and such a factor is not applied here", "", "model"
+    rope = config.get("rope_parameters")
+    if isinstance(rope, Mapping) and any(isinstance(value, Mapping) for value in rope.values()):
+        return "its rope_parameters differ between kinds of layers, which is not built here", "", "model"
+    return None
+
+
+def _second_generation(config: Mapping[str, object], architecture: str, shapes: Mapping[str, object]) -> str | None:
+    """Return what makes it DFlash2 or LiLiCorr, None if nothing does."""
+    if architecture.startswith(("DFlash2", "LiLiCorr")):
+        return f"architectures {architecture}"
+    keys = [key for key in SECOND_KEYS if reading.setting(config, key) is not None]
+    found = [name for name in sorted(shapes) if "conv" in name or "selector" in name]
+    return f"{reading.SECTION}.{keys[0]}" if keys else f"tensor {found[0]}" if found else None

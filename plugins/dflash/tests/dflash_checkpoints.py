@@ -1,0 +1,128 @@
+"""Random DFlash and DSpark checkpoints of every layout, written to disk as their producers write them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+HEADS, KV_HEADS, HEAD_DIM, RANK = 4, 2, 8, 6
+
+
+def config(width: int, layers: int = 2, **overrides: Any) -> dict[str, Any]:
+    """Return a small configuration with Qwen3's keys; None takes a key away."""
+    base = {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "intermediate_size": 2 * width,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e4,
+        "max_position_embeddings": 16,
+        "hidden_act": "silu",
+        "block_size": 8,
+    }
+    return {key: value for key, value in {**base, **overrides}.items() if value is not None}
+
+
+class Weights:
+    """Draws tensors one after the other from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def matrix(self, rows: int, columns: int, gain: float = 1.5) -> Tensor:
+        return torch.randn(rows, columns, generator=self._generator) * gain / columns**0.5
+
+    def vector(self, width: int, around: float = 1.0, spread: float = 0.2) -> Tensor:
+        return around + spread * torch.randn(width, generator=self._generator)
+
+
+def trunk(
+    width: int, states: int, *, seed: int, layers: int = 2, sinks: bool = False, bias: bool = False
+) -> dict[str, Tensor]:
+    """Return the tensors of a head over `states` numbers a row, 0 for the final state of its own width."""
+    w = Weights(seed)
+    tensors = {"fc.weight": w.matrix(width, states)} if states else {}
+    tensors |= {"hidden_norm.weight": w.vector(width), "norm.weight": w.vector(width)}
+    q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    for i in range(layers):
+        p, attention = f"layers.{i}.", f"layers.{i}.self_attn."
+        sizes = {"q_proj": (q, width), "k_proj": (kv, width), "v_proj": (kv, width), "o_proj": (width, q)}
+        tensors |= {f"{attention}{name}.weight": w.matrix(*size) for name, size in sizes.items()}
+        tensors |= {f"{attention}{name}_norm.weight": w.vector(HEAD_DIM) for name in "qk"}
+        tensors |= {f"{p}{name}_layernorm.weight": w.vector(width) for name in ("input", "post_attention")}
+        tensors |= {f"{p}mlp.{name}_proj.weight": w.matrix(2 * width, width) for name in ("gate", "up")}
+        tensors[f"{p}mlp.down_proj.weight"] = w.matrix(width, 2 * width)
+        if sinks:
+            tensors[f"{attention}attention_sink_bias"] = w.vector(HEADS, 0.5, 1.0)
+        if bias:
+            tensors |= {f"{attention}{name}.bias": w.vector(size[0], 0.0) for name, size in sizes.items()}
+    return tensors
+
+
+def vocabulary(width: int, vocab: int, rows: int, *, seed: int, embedding: bool = False) -> dict[str, Tensor]:
+    """Return a head of `rows` ids, with a map if these are fewer than the target's `vocab`, and maybe an embedding."""
+    w = Weights(seed + 1000)
+    tensors = {"lm_head.weight": w.matrix(rows, width, 4.0)}
+    if rows < vocab:
+        order = torch.randperm(vocab, generator=torch.Generator().manual_seed(seed))
+        chosen = order[:rows].sort().values
+        tensors["d2t"] = chosen - torch.arange(rows)
+        tensors["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill(0, chosen, True)
+    if embedding:
+        tensors["embed_tokens.weight"] = w.matrix(vocab, width, 0.5 * width**0.5)
+    return tensors
+
+
+def markov(
+    width: int, vocab: int, rows: int, *, seed: int, confidence: int | None = None, bias: bool = False
+) -> dict[str, Tensor]:
+    """Return a Markov head, and a confidence head over this many numbers."""
+    w = Weights(seed + 2000)
+    tensors = {
+        "markov_head.markov_w1.weight": w.matrix(vocab, RANK, 3.0),
+        "markov_head.markov_w2.weight": w.matrix(rows, RANK, 6.0),
+    }
+    if confidence is not None:
+        tensors["confidence_head.proj.weight"] = w.matrix(1, confidence, 2.0)
+        if bias:
+            tensors["confidence_head.proj.bias"] = w.vector(1, 0.4)
+    return tensors
+
+
+def renamed(tensors: Mapping[str, Tensor], names: Sequence[tuple[str, str]]) -> dict[str, Tensor]:
+    """Return the tensors with the beginnings of names replaced."""
+    found = dict(tensors)
+    for old, new in names:
+        found = {new + name.removeprefix(old) if name.startswith(old) else name: t for name, t in found.items()}
+    return found
+
+
+def save(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    settings: Mapping[str, Any],
+    mask: Any = None,
+    *,
+    torch_file: bool = False,
+) -> str:
+    """Write a checkpoint, with the content of `mask_embedding.pt` if there is one, and return its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(dict(settings)))
+    if torch_file:
+        torch.save(dict(tensors), folder / "pytorch_model.bin")
+    else:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    if mask is not None:
+        torch.save(mask, folder / "mask_embedding.pt")
+    return str(folder)
