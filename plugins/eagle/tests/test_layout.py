@@ -252,7 +252,7 @@ def test_a_speculators_checkpoint_is_read_as_draft_and_as_target(tmp_path: Path,
     )
 
 
-@pytest.mark.parametrize("change", [{"transformer_layer_config": None}, {"speculators_model_type": "dflash"}])
+@pytest.mark.parametrize("change", [{"transformer_layer_config": None}, {"speculators_model_type": "hydra"}])
 def test_a_speculators_checkpoint_of_another_kind_is_not_taken(tmp_path: Path, change: dict[str, Any]) -> None:
     settings = {
         "speculators_model_type": "eagle3",

@@ -18,6 +18,7 @@ from specdec.nn.block import Block, BlockConfig, Linear, RMSNorm
 from specdec.nn.draft_cache import DraftCache
 from specdec.nn.features import FeatureDrafter
 from specdec.nn.rotary import Rotary
+from specdec.nn.vocabulary import pick_embedding, read_map
 from specdec.nn.weights import read_tensors
 from specdec.sources import DraftSource, TargetHandle
 from specdec_plugin_eagle.head import Eagle1Head, Eagle3Head, Layer, Vocabulary
@@ -26,8 +27,6 @@ from specdec_plugin_eagle.names import spell
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_eagle.plans import make_plan, round_rows
 from specdec_plugin_eagle.required import EAGLE_1
-
-SLICE = 4096  # rows of two tables that are compared at a time
 
 logger = logging.getLogger("specdec_plugin_eagle")
 
@@ -169,31 +168,9 @@ class Parts:
 
     def _embeddings(self) -> Tensor:
         """Return the head's own embedding if it has one that differs, else the target's."""
-        shared, wanted = self._target.embedding_weight, self._options.share_embeddings
         name = "embed_tokens.weight"
-        if name not in self._tensors:
-            if wanted is False:
-                message = "share_embeddings is false, and the checkpoint brings no embed_tokens.weight; leave it out"
-                raise ConfigError(message)
-            return shared
-        own = self._get(name)
-        if wanted and own.shape[1] != shared.shape[1]:
-            message = f"share_embeddings is true, and the widths differ: {own.shape[1]} and {shared.shape[1]}"
-            raise ConfigError(message)
-        if wanted:
-            return shared
-        if own.shape != shared.shape:
-            return own
-        difference = largest_difference(own, shared)
-        if difference == 0.0:
-            return shared
-        if wanted is None:
-            logger.warning(
-                "the checkpoint's embed_tokens.weight differs from the target's embedding by up to %.3g and is used; "
-                "set share_embeddings to true if it is a leftover of training",
-                difference,
-            )
-        return own
+        own = self._get(name) if name in self._tensors else None
+        return pick_embedding(own, self._target.embedding_weight, self._options.share_embeddings, logger)
 
     def _head(self) -> Callable[[Tensor], Tensor]:
         target, vocabulary = self._target, self._target.info.vocab_size
@@ -208,24 +185,8 @@ class Parts:
 
     def _map(self) -> Tensor | None:
         """Return the offsets of draft ids, None where they are the target's; raises ConfigError for a wrong map."""
-        offsets = self._tensors.get("d2t")
-        vocabulary = self._target.info.vocab_size
-        if offsets is None or (len(offsets) >= vocabulary and not bool(offsets.any())):
-            return None
-        offsets = offsets.to(torch.int64)
-        ids = torch.arange(len(offsets)) + offsets
-        if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
-            message = f"the map d2t names ids {int(ids.min())} .. {int(ids.max())}, and the target has {vocabulary}"
-            raise ConfigError(message)
-        distinct = len(set(ids.tolist()))
-        if distinct != len(ids):
-            message = f"the map d2t names {len(ids) - distinct} ids of the target more than once"
-            raise ConfigError(message)
-        marks = self._tensors.get("t2d")
-        if marks is not None and not torch.equal(torch.nonzero(marks.bool())[:, 0], ids.sort().values):
-            message = "the maps d2t and t2d of the checkpoint name different ids of the target"
-            raise ConfigError(message)
-        return offsets.to(self._device)
+        offsets = read_map(self._tensors.get("d2t"), self._tensors.get("t2d"), self._target.info.vocab_size)
+        return None if offsets is None else offsets.to(self._device)
 
 
 def _final_state(rows: Rows) -> Tensor:
@@ -236,12 +197,6 @@ def _final_state(rows: Rows) -> Tensor:
 def _flat(rows: Rows) -> Tensor:
     assert rows.aux is not None  # the traits ask for them
     return rows.aux.flatten(1)
-
-
-def largest_difference(a: Tensor, b: Tensor) -> float:
-    """Return the largest absolute difference of two tables of one shape, a slice at a time."""
-    parts = (slice(i, i + SLICE) for i in range(0, len(a), SLICE))
-    return max(float((a[part].float() - b[part].float()).abs().max()) for part in parts)
 
 
 def _split_half(tensors: Mapping[str, Tensor], config: BlockConfig) -> dict[str, Tensor]:
