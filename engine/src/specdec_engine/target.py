@@ -48,9 +48,11 @@ class Target:
         max_num_seqs: int,
         decode_width: int | None,
         prefill_chunk_size: int,
+        tokenizer: Any | None = None,
     ) -> None:
-        """Take the bound model; `ancestor_bits` is the kernel of that op."""
+        """Take the bound model; `ancestor_bits` is the kernel of that op, `tokenizer` the one in use if any."""
         self.flat = flat
+        self.tokenizer = tokenizer
         self.info = info
         self.max_num_seqs = max_num_seqs
         self.decode_width = decode_width

@@ -24,8 +24,8 @@ from specdec.protocols import Verifier
 from specdec.resolve import resolve
 from specdec.testing.fakes import FakeRequest
 from specdec.testing.laws import assert_follows
+from specdec.token_tree import TokenTree
 from specdec_plugin_eagle.static_tree import StaticTreePlan
-from specdec_plugin_eagle.token_tree import TokenTree
 
 TREE = ((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 1, 0))
 TEMPERATURES = (0.7, 0.0, 1.3)

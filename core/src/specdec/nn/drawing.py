@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specdec.draft import Draft, IntArray
+from specdec.draft import BatchView, Draft, IntArray
 from specdec.nn.race import exponential_reference
 from specdec.noise import GREEDY_BELOW, Noise, Purpose
-
-if TYPE_CHECKING:
-    from specdec.nn.features import Round
 
 Race = Callable[[Tensor, Noise, int], Tensor]
 Indices = npt.NDArray[np.int64]
 Mode = Literal["greedy", "probabilistic", "shared"]
+
+
+class Wanting(Protocol):
+    """The A rows of a batch that want drafts, in order."""
+
+    index: Indices  # [A] their batch rows
+    batch: BatchView
 
 
 def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -51,7 +55,7 @@ class DraftSampler:
         self.race = race
         self.vocab_size = vocab_size
 
-    def begin(self, drafts: Round, d2t: Tensor | None) -> Picks:
+    def begin(self, drafts: Wanting, d2t: Tensor | None) -> Picks:
         """Begin a round of chains."""
         return Picks(self, drafts, d2t)
 
@@ -59,7 +63,7 @@ class DraftSampler:
 class Picks:
     """The tokens picked for chains so far."""
 
-    def __init__(self, sampler: DraftSampler, drafts: Round, d2t: Tensor | None) -> None:
+    def __init__(self, sampler: DraftSampler, drafts: Wanting, d2t: Tensor | None) -> None:
         """Begin with none."""
         self._sampler = sampler
         self._drafts = drafts
@@ -110,7 +114,7 @@ class Picks:
         [A, nodes, width]. Drawn children come first, in drawn order and without replacement, with the row of their
         node's law; the others by descending logit, with -1 as point masses.
         """
-        requests = len(self._drafts.names)
+        requests = len(self._drafts.index)
         ids = largest(logits, width)[1]
         law_rows = np.full((requests * nodes, width), -1, np.int32)
         drawn = np.flatnonzero(np.repeat(self._temperatures >= GREEDY_BELOW, nodes))
@@ -149,7 +153,7 @@ class Picks:
 
     def draft(self) -> Draft:
         """Return the chains."""
-        chains = len(self._drafts.names)
+        chains = len(self._drafts.index)
         tokens = np.full((chains, len(self._columns)), -1, np.int32)
         q_row = np.full_like(tokens, -1)
         for depth, ((active, ids), rows) in enumerate(zip(self._columns, self._law_rows, strict=True)):

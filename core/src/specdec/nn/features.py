@@ -57,7 +57,7 @@ class Round:
     names      A request names, for the cache
     limits     [A] the most drafts of each, at least 1
     positions  [A] position of the first row of drafts: that of the newest id
-    states     [A, H] the head's output at the last committed row, which predicts the first draft
+    states     [A, H] what the first draft is made of: the output at the last committed row, the head's or the target's
     batch      the whole batch
     """
 
@@ -122,7 +122,7 @@ class FeatureDrafter:
                 batch=batch,
             )
             draft = self._plan(drafts, self._head, self._cache)
-        return _spread(draft, wanting, len(batch))
+        return spread(draft, wanting, len(batch))
 
     def _absorb(self, batch: BatchView, rows: Rows, counts: Indices) -> Tensor:
         """Run committed rows through the head; what drafts left in the cache is overwritten."""
@@ -136,7 +136,7 @@ class FeatureDrafter:
         return self._head.forward(tokens, features, positions, self._cache.arena, step, 0)
 
 
-def _spread(draft: Draft, index: Indices, n: int) -> Draft:
+def spread(draft: Draft, index: Indices, n: int) -> Draft:
     """Return the draft of a whole batch from that of some of its rows, in order; the others are empty."""
     lengths = np.zeros(n, np.int64)
     lengths[index] = draft.lengths or ()

@@ -50,10 +50,16 @@ class FakeTarget:
     """A `TargetHandle` around a model that is never run as a whole: embeddings, head and limits only."""
 
     def __init__(
-        self, model: transformers.PreTrainedModel, *, max_model_len: int | None = None, max_num_seqs: int = 16
+        self,
+        model: transformers.PreTrainedModel,
+        *,
+        max_model_len: int | None = None,
+        max_num_seqs: int = 16,
+        tokenizer: Any | None = None,
     ) -> None:
         """Keep the model."""
         self.model = model
+        self.tokenizer = tokenizer
         self.info = target_info(model, max_model_len)
         self.max_num_seqs = max_num_seqs
 

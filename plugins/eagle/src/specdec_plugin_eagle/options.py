@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from specdec.config import MethodOptions
-from specdec_plugin_eagle.token_tree import Path, parse_tree
+from specdec.token_tree import Path, parse_tree
 
 
 class EagleOptions(MethodOptions):

@@ -13,10 +13,10 @@ from specdec.nn.draft_cache import DraftCache
 from specdec.nn.drawing import DraftSampler, Mode
 from specdec.nn.features import ChainPlan, FeatureHead, Plan, Round
 from specdec.sources import TargetHandle
+from specdec.token_tree import TokenTree
 from specdec_plugin_eagle.dynamic_tree import DynamicTreePlan
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_eagle.static_tree import StaticTreePlan
-from specdec_plugin_eagle.token_tree import TokenTree
 
 
 def round_rows(options: EagleOptions, k: int) -> int:

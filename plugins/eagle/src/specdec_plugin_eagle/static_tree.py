@@ -12,7 +12,7 @@ from specdec.draft import Draft
 from specdec.nn.draft_cache import DraftCache
 from specdec.nn.drawing import DraftSampler
 from specdec.nn.features import FeatureHead, Round
-from specdec_plugin_eagle.token_tree import TokenTree
+from specdec.token_tree import TokenTree
 
 DraftRows = Callable[[Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from specdec.config import COUPLED, SpeculativeConfig
 from specdec.sources import Default, DraftSource, Problem, TargetInfo
+from specdec.token_tree import TokenTree
 from specdec.traits import MethodTraits
 from specdec_plugin_eagle import speculators
 from specdec_plugin_eagle.layout import Reading
 from specdec_plugin_eagle.options import EagleOptions
-from specdec_plugin_eagle.token_tree import TokenTree
 
 
 def traits_of(

@@ -1,17 +1,203 @@
-"""From a checkpoint to a drafter: reads the weights of the modules and wires them; no drafting here."""
+"""From a checkpoint to a drafter: makes the modules that will run, and what runs them; no drafting here."""
 
 from __future__ import annotations
 
+import importlib
+import logging
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
 from specdec.config import ResolvedConfig
+from specdec.errors import ConfigError
 from specdec.kernels import Kernels
+from specdec.nn.block import Linear, RMSNorm
+from specdec.nn.draft_cache import DraftCache
+from specdec.nn.drawing import DraftSampler, Mode
+from specdec.nn.features import ChainPlan, FeatureDrafter
+from specdec.nn.module_drafter import ModuleDrafter
+from specdec.nn.weights import read_tensors
 from specdec.protocols import Proposer
 from specdec.sources import DraftSource, TargetHandle
+from specdec_plugin_mtp import weights
+from specdec_plugin_mtp.heads.blocks import FlatBlock
+from specdec_plugin_mtp.heads.module import MtpModule
+from specdec_plugin_mtp.heads.wiring import WIRINGS
 from specdec_plugin_mtp.options import MtpOptions
+from specdec_plugin_mtp.reading import Reading
+
+SLICE = 4096  # rows of two tables that are compared at a time
+HEAD = "lm_head.weight"
+KEPT_IN_FLOAT32 = ("e_score_correction_bias",)  # what experts are chosen by
+
+logger = logging.getLogger("specdec_plugin_mtp")
 
 
 def make(
     config: ResolvedConfig, options: MtpOptions, draft: DraftSource, target: TargetHandle, kernels: Kernels
 ) -> Proposer:
-    """Build the proposer."""
-    message = f"the MTP modules of {draft.model!r} cannot be built by this version"
-    raise NotImplementedError(message)
+    """Build the proposer. Raises ConfigError for tensors that are missing, of other shapes, or not to be read."""
+    reading = Reading.of(draft)
+    k, modules = config.num_speculative_tokens, reading.n_predict or 1
+    running = min(modules, k) if options.recurrence(modules) == "modules" else 1
+    parts = Parts(reading, target, kernels)
+    heads = [parts.module(i) for i in range(running)]
+    weights.warn_of_unexpected(reading.source, parts.unused)
+    drawn = config.config.draft_sample_method == "probabilistic"
+    mode: Mode = ("shared" if config.traits.shares_noise else "probabilistic") if drawn else "greedy"
+    sampler = DraftSampler(mode, kernels.get("race", target.device), target.info.vocab_size)
+    round_rows = k if running == 1 else ModuleDrafter.round_rows(running, k)
+    room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, round_rows)
+    caches = [DraftCache(target.new_arena(room)) for _ in heads]
+    if running == 1:
+        return FeatureDrafter(heads[0], caches[0], ChainPlan(sampler))
+    return ModuleDrafter(heads, caches, sampler)
+
+
+class Parts:
+    """The parts of a checkpoint's modules, on the target's device and in its dtype.
+
+    unused  names of tensors of the modules made so far that nothing had a use for
+    """
+
+    def __init__(self, reading: Reading, target: TargetHandle, kernels: Kernels) -> None:
+        """Find the family's classes. Raises ConfigError if the installed transformers lacks them."""
+        if (
+            reading.family is None or reading.family not in WIRINGS
+        ):  # resolve has checked it; the file has changed since
+            message = f"{reading.source.model!r} is no longer what it was when the configuration was checked"
+            raise ConfigError(message)
+        self._reading, self._source, self._wiring = reading, reading.source, WIRINGS[reading.family]
+        self._target, self._kernels = target, kernels
+        self._device, self._dtype = target.device, target.dtype
+        self._library, config_class = self._import()
+        keys = {key: value for key, value in reading.config.items() if key != "model_type"}
+        self._config = config_class.from_dict(keys)
+        # As transformers has it for a model: all rows of an expert at once, and on a GPU without waiting for it.
+        self._config._experts_implementation = "eager" if self._device.type == "cpu" else "grouped_mm"
+        self._eps = float(self._config.rms_norm_eps)
+        self.unused: set[str] = set()
+
+    def _import(self) -> tuple[ModuleType, Any]:
+        """Return the library of the family's classes and its config class; other families are not imported."""
+        import transformers
+
+        name = self._wiring.library
+        place = f"transformers.models.{name}"
+        try:
+            library = importlib.import_module(f"{place}.modeling_{name}")
+            return library, getattr(importlib.import_module(f"{place}.configuration_{name}"), self._wiring.config)
+        except (ImportError, AttributeError) as error:
+            title = self._reading.family.title if self._reading.family else ""
+            message = (
+                f"the MTP modules of {title} are made of {place}, which transformers {transformers.__version__} lacks "
+                f"({type(error).__name__}: {error}); install one that has it"
+            )
+            raise ConfigError(message) from error
+
+    def module(self, i: int) -> MtpModule:
+        """Return module i with its weights."""
+        wiring, layers = self._wiring, self._reading.num_layers or 0
+        at = weights.prefix_of(self._source, wiring.projection.format(i=i, layer=layers + i))
+
+        def name(template: str) -> str:
+            return at + template.format(i=i, layer=layers + i)
+
+        around = [wiring.embedding_norm, wiring.state_norm, wiring.projection]
+        names = [name(part) for part in (*around, *([wiring.final_norm] if wiring.final_norm else []))]
+        embedding, head = (None if table is None else name(table) for table in (wiring.embedding, wiring.head))
+        quantization = self._reading.config.get("quantization_config") or {}
+        prefixes = [*(f"{each}." for each in names), name(wiring.prefix)]
+        apart = [table for table in (embedding, head) if table is not None]
+        tensors = weights.read_module(self._source, prefixes, apart, quantization)
+        self._compare(embedding, head)
+        outer = self._outer(names, tensors)
+        block = self._block(i, tensors, name(wiring.prefix))
+        self.unused |= tensors.keys()
+        return MtpModule(
+            wiring,
+            self._target,
+            embedding_norm=RMSNorm(outer[0], self._eps),
+            state_norm=RMSNorm(outer[1], self._eps),
+            projection=Linear(outer[2], None, self._kernels.get("linear", self._device)),
+            block=block,
+            final_norm=RMSNorm(outer[3], self._eps) if wiring.final_norm else None,
+        )
+
+    def _outer(self, names: list[str], tensors: dict[str, Tensor]) -> list[Tensor]:
+        """Take the weights around the block out of `tensors`."""
+        width = self._target.info.hidden_size
+        shapes = [(width,), (width,), (width, 2 * width), (width,)]
+        whole = [f"{name}.weight" for name in names]
+        weights.refuse_missing(self._source, [name for name in whole if name not in tensors])
+        for name, shape in zip(whole, shapes, strict=False):
+            if tensors[name].shape != shape:
+                message = f"{name} of {self._source.model!r} is {list(tensors[name].shape)}, expected {list(shape)}"
+                raise ConfigError(message)
+        return [tensors.pop(name).to(self._device, self._dtype) for name in whole]
+
+    def _block(self, i: int, tensors: dict[str, Tensor], prefix: str) -> FlatBlock:
+        """Make the layer without memory of its own, then give it the checkpoint's tensors."""
+        with torch.device("meta"):
+            layer = self._wiring.block(self._library, self._config, i)
+        state = weights.block_state(self._source, layer.state_dict(), tensors, prefix)
+        if self._wiring.turns == "halves":
+            state = _by_neighbours(state, self._config)
+        for name, tensor in state.items():
+            dtype = torch.float32 if name.endswith(KEPT_IN_FLOAT32) else self._dtype
+            state[name] = tensor.to(self._device, dtype)
+        layer.load_state_dict(state, assign=True)
+        rotary: nn.Module = getattr(self._library, self._wiring.rotary)(self._config).to(self._device)
+        return FlatBlock(layer.eval().requires_grad_(False), rotary, self._kernels, self._device)
+
+    def _compare(self, embedding: str | None, head: str | None) -> None:
+        """Warn of a table that a module brings and that is not the target's, which is used in any case (formats 0.4).
+
+        The target's head is seen as the checkpoint's lm_head, or as the embedding where there is one table for both.
+        """
+        shared = self._target.embedding_weight
+        if embedding is not None and f"{embedding}.weight" in self._source.tensor_names:
+            self._warn_if_different(f"{embedding}.weight", shared, "embedding")
+        if head is None or f"{head}.weight" not in self._source.tensor_names:
+            return
+        own = read_tensors(self._source, HEAD.__eq__).get(HEAD)
+        if own is not None or self._reading.config.get("tie_word_embeddings"):
+            self._warn_if_different(f"{head}.weight", shared if own is None else own, "LM head")
+
+    def _warn_if_different(self, name: str, shared: Tensor, what: str) -> None:
+        own = read_tensors(self._source, name.__eq__)[name].to(shared.dtype)
+        difference = largest_difference(own, shared)
+        if difference:
+            logger.warning(
+                "%s of %r differs from the target's %s by up to %.3g, and is not used: MTP modules share the target's",
+                name,
+                self._source.model,
+                what,
+                difference,
+            )
+
+
+def largest_difference(a: Tensor, b: Tensor) -> float:
+    """Return the largest absolute difference of two tables, a slice at a time; infinity for other shapes."""
+    if a.shape != b.shape:
+        return float("inf")
+    parts = (slice(i, i + SLICE) for i in range(0, len(a), SLICE))
+    return max(float((a[part].to(b.device).float() - b[part].float()).abs().max()) for part in parts)
+
+
+def _by_neighbours(state: dict[str, Tensor], config: Any) -> dict[str, Tensor]:
+    """Reorder q and k of a layer that turns neighbours, so that it does as one that turns halves.
+
+    Both are reordered in the same way, so no score changes.
+    """
+    found = dict(state)
+    heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
+    for letter, count in heads.items():
+        for part in ("weight", "bias"):
+            tensor = found.get(f"self_attn.{letter}_proj.{part}")
+            if tensor is not None:
+                halves = tensor.view(count, 2, tensor.shape[0] // count // 2, -1)
+                found[f"self_attn.{letter}_proj.{part}"] = halves.transpose(1, 2).reshape(tensor.shape).contiguous()
+    return found

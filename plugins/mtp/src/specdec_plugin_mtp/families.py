@@ -77,6 +77,7 @@ MIMO: Final = Family(
     sets=FROM_ZERO,
     modules=tuple(f"mtp_layers.{{i}}.{name}" for name in ("token_layernorm", "hidden_layernorm", "input_proj")),
     reads="residual",
+    loads_as={"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "auto_map": None},
 )
 GLM4_MOE: Final = Family(
     title="GLM-4.5, 4.6, 4.7",

@@ -46,6 +46,7 @@ class Family:
     modules        what is in module i of a model with L layers, as parts of tensors' names: {i}, {layer} = L + i
     whole          the checkpoint is nothing but the drafter
     reads          the target's state that goes in: "final", after its last norm, or "residual", before it
+    loads_as       keys under which transformers can load a target whose type it does not know; None takes one out
     """
 
     title: str
@@ -67,6 +68,7 @@ class Family:
     modules: tuple[str, ...] = ()
     whole: bool = False
     reads: Literal["final", "residual"] = "final"
+    loads_as: Config = field(default_factory=dict)
 
     def matches(self, config: Config) -> bool:
         """Say whether a config.json is of the family."""

@@ -34,6 +34,14 @@ class MtpPlugin:
         return default_model_of(target)
 
     @hookimpl
+    def specdec_load_target_as(self, method: str, hf_config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return the keys of a target that is made like one of a known type."""
+        from specdec_plugin_mtp.overriding import family_of
+
+        family = family_of(hf_config)
+        return None if family is None else family.loads_as or None
+
+    @hookimpl
     def specdec_override_hf_config(self, method: str, hf_config: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Turn the configuration of a model into that of its MTP modules."""
         from specdec_plugin_mtp.overriding import patch_of

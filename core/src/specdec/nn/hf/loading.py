@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,12 +53,18 @@ class ModelSource:
     place      a local folder or a hub id
     gguf_file  the .gguf file in it that holds everything; None for a folder of separate files
     revision   branch, tag or commit of a hub id; None for its main branch
+    runs_code  whether code that comes with the model may run, and the revision of that code; None as `revision`
+    patch      keys that take the place of those in config.json, or take them out (None); for types that transformers
+               does not know
     """
 
     name: str
     place: str
     gguf_file: str | None = None
     revision: str | None = None
+    runs_code: bool = False
+    code_revision: str | None = None
+    patch: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, model: str, revision: str | None = None) -> ModelSource:
@@ -89,7 +95,8 @@ class ModelSource:
     @property
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of every `from_pretrained`."""
-        given = {"gguf_file": self.gguf_file, "revision": self.revision}
+        code = {"trust_remote_code": self.runs_code or None, "code_revision": self.code_revision}
+        given = {"gguf_file": self.gguf_file, "revision": self.revision, **code}
         return {name: value for name, value in given.items() if value is not None}
 
     def failed(self, what: str, error: Exception) -> TargetError:
@@ -117,31 +124,58 @@ def _check_folder(model: str, path: Path) -> None:
         raise TargetError(message)
 
 
+def is_known_type(model_type: Any) -> bool:
+    """Say whether the installed transformers has a configuration class for a `model_type`."""
+    from transformers import CONFIG_MAPPING
+
+    return model_type in CONFIG_MAPPING
+
+
 def load_config(source: ModelSource) -> Any:
     """Return the model's transformers configuration without loading weights; raises TargetError."""
-    from transformers import AutoConfig
+    from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
     try:
-        return AutoConfig.from_pretrained(source.place, **source.arguments)
+        if source.patch is None:
+            return AutoConfig.from_pretrained(source.place, **source.arguments)
+        data, _ = PreTrainedConfig.get_config_dict(source.place, **source.arguments)
+        data = {key: value for key, value in {**data, **source.patch}.items() if source.patch.get(key, 0) is not None}
+        return CONFIG_MAPPING[data["model_type"]].from_dict(data)
     except Exception as error:  # readers of many formats, each with errors of its own
         raise source.failed("the configuration", error) from error
 
 
-def load_model(source: ModelSource, dtype: Any, device: torch.device) -> nn.Module:
-    """Load a causal language model for inference; the weights of a .gguf file become plain ones of that dtype."""
+def load_model(source: ModelSource, dtype: Any, device: torch.device, quantization: Any | None = None) -> nn.Module:
+    """Load a causal language model for inference; the weights of a .gguf file become plain ones of that dtype.
+
+    `quantization` is a quantisation configuration of transformers, for plain weights that shall be quantised.
+    """
     import transformers
 
-    arguments = source.arguments
+    arguments = source.arguments | _patched(source)
+    if quantization is not None:
+        arguments["quantization_config"] = quantization
+    if device.type != "cpu" and (quantization is not None or _is_quantised(source)):
+        arguments["device_map"] = {"": device}  # quantised weights are packed where they will stay
     if source.gguf_file is not None and hasattr(transformers, "GgufConfig"):
         arguments["quantization_config"] = transformers.GgufConfig(dequantize=True)
     try:
         with _quiet_unless_terminal():
-            loaded: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
-                source.place, dtype=dtype, **arguments
+            loaded: nn.Module
+            loaded, info = transformers.AutoModelForCausalLM.from_pretrained(
+                source.place, dtype=dtype, output_loading_info=True, **arguments
             )
     except Exception as error:  # readers of many formats, each with errors of its own
         raise source.failed("the weights", error) from error
-    return loaded.to(device).eval()
+    if info["missing_keys"]:  # transformers draws them at random, with no more than a line in its log
+        missing = sorted(info["missing_keys"])
+        message = f"model {source.name!r} lacks {len(missing)} of its tensors: {', '.join(missing[:8])}"
+        raise TargetError(message + (", ..." if len(missing) > 8 else "") + "; is its checkpoint whole?")
+    return (loaded if "device_map" in arguments else loaded.to(device)).eval()
+
+
+def _is_quantised(source: ModelSource) -> bool:
+    return source.gguf_file is None and getattr(load_config(source), "quantization_config", None) is not None
 
 
 def load_tokenizer(source: ModelSource) -> Any | None:
@@ -149,9 +183,14 @@ def load_tokenizer(source: ModelSource) -> Any | None:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(source.place, **source.arguments)
+        return AutoTokenizer.from_pretrained(source.place, **source.arguments, **_patched(source))
     except (OSError, ValueError, KeyError):
         return None
+
+
+def _patched(source: ModelSource) -> dict[str, Any]:
+    """Return the argument that keeps transformers from reading a config.json which it does not know."""
+    return {} if source.patch is None else {"config": load_config(source)}
 
 
 def eos_ids(model: nn.Module, tokenizer: Any | None) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""Static token trees: from paths, as a user writes them, to nodes in breadth-first order; no torch."""
+"""Static token trees: from paths, as a user writes them, to nodes in breadth-first order; it picks no tokens."""
 
 from __future__ import annotations
 

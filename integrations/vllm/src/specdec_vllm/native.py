@@ -1,0 +1,72 @@
+"""From a settled configuration to one of vLLM's own methods; asks the plugin, knows no method, imports no vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from specdec.config import ResolvedConfig
+from specdec.errors import CheckStageError
+from specdec.loader import Registry
+from specdec.sources import Problem, TargetInfo
+from specdec_vllm.settings import DRAFTER_KV_TOKENS, K, Settled
+
+HOOK: Final = "specdec_vllm_config"
+# Common keys that vLLM has under the same names; left out where the user left them out.
+SHARED: Final = (
+    "revision",
+    "max_model_len",
+    "draft_tensor_parallel_size",
+    "draft_sample_method",
+    "num_speculative_tokens_per_batch_size",
+)
+# Common keys that no method of vLLM honours: what they ask for is done by drafters of ours.
+OURS: Final = {
+    "disable_by_batch_size": "vLLM has no such key any more",
+    "kernels": "vLLM has kernels of its own",
+}
+
+
+def translated(settled: Settled, target: TargetInfo) -> Mapping[str, Any] | str:
+    """Return the keys of vLLM's own configuration, or why there are none. Raises PluginError of a plugin that fails."""
+    resolved = settled.resolved
+    for key, why in OURS.items():
+        if getattr(resolved.config, key):
+            return f"{key} was given, and {why}"
+    if DRAFTER_KV_TOKENS in resolved.host_keys:
+        return f"{DRAFTER_KV_TOKENS} was given, and methods of vLLM keep their rows in vLLM's own cache"
+    answer = ask(settled.registry, resolved, target)
+    if answer is None:
+        return f"{resolved.record.distribution} names no method of vLLM that does the same"
+    if isinstance(answer, Problem):
+        return str(answer)
+    return {**_shared(resolved), **answer}
+
+
+def ask(registry: Registry, resolved: ResolvedConfig, target: TargetInfo) -> Mapping[str, Any] | Problem | None:
+    """Return the plugin's answer; raises CheckStageError if it is of another kind."""
+    answer: Any = registry.call(
+        resolved.plugin,
+        HOOK,
+        method=resolved.method,
+        config=resolved.config,
+        options=resolved.options,
+        draft=resolved.draft,
+        target=target,
+    )
+    if answer is None or isinstance(answer, Problem):
+        return answer
+    if not isinstance(answer, Mapping) or not isinstance(answer.get("method"), str):
+        problem = f"{HOOK} returned {answer!r}, expected keys of vLLM with its `method`, a Problem, or None"
+        raise CheckStageError(resolved.record, problem, "Tell the authors of the plugin.")
+    return answer
+
+
+def _shared(resolved: ResolvedConfig) -> dict[str, Any]:
+    config = resolved.config.as_json()
+    given = {key: config[key] for key in SHARED if key in config}
+    if resolved.draft is not None:
+        given["model"] = resolved.draft.model
+        if resolved.draft.revision is None:  # a local path has none
+            given.pop("revision", None)
+    return {K: resolved.num_speculative_tokens, **given}

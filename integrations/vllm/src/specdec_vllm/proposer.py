@@ -1,0 +1,147 @@
+"""The class that vLLM loads for `custom_class`: any installed method that drafts from ids alone; patches nothing."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from specdec.config import request_options
+from specdec.errors import ConfigError
+from specdec.making import make_proposer
+from specdec_vllm.drafting import Drafting
+from specdec_vllm.guard import Guard, logger
+from specdec_vllm.limits import Limits
+from specdec_vllm.settings import KEY, K, Settled, needs_states, settle, target_info, wanted
+from specdec_vllm.target import TokenTarget
+from specdec_vllm.views import ByContent, ByName, Names, Requests, SeenRequest, sampled_rows
+
+OFF: Final = "off"
+
+
+class Proposer:
+    """Drafts for vLLM. What it raises while it is built stops the engine's start; later it raises nothing.
+
+    Without our plugin vLLM tells no names of requests, see `ByContent`. With it, `bind` is called, and then requests
+    have names, sampling parameters, and `extra_args["specdec"]`.
+    """
+
+    limits_itself: Final = True  # it drafts nothing beyond the longest context, so vLLM need not stop asking before it
+
+    def __init__(self, vllm_config: Any) -> None:
+        """Settle the configuration; raises ConfigError or PluginError for one that cannot be used."""
+        self._vllm_config: Final = vllm_config
+        self._target: Final = target_info(vllm_config.model_config, vllm_config.parallel_config)
+        self._settled: Final = self._settle()
+        resolved = self._settled.resolved
+        self.guard: Final = Guard(resolved.method)
+        self._limits: Final = Limits(resolved, self._target.max_model_len)
+        self._requests: Requests = ByContent(vllm_config.scheduler_config.max_num_seqs)
+        self._drafting: Drafting | None = None
+
+    def load_model(self, *_args: Any, **_kwargs: Any) -> None:
+        """Build the method's proposer; vLLM calls this when the target is there. Raises MakeStageError."""
+        if self._drafting is not None:
+            return
+        resolved, registry = self._settled.resolved, self._settled.registry
+        made = make_proposer(resolved, TokenTarget(self._target, self._vllm_config), registry)
+        self._drafting = Drafting(made, resolved.traits, self._limits, self._target.vocab_size, self.guard)
+        weakref.finalize(self, _close, self._drafting)  # also when the process ends
+        logger.info("drafting with %s (%s %s)", resolved.method, resolved.record.distribution, resolved.record.version)
+
+    def bind(self, runner: Any) -> None:
+        """Take names from vLLM's model runner from now on."""
+        self.use_names(lambda: names_of(runner.input_batch, runner.requests))
+
+    def use_names(self, names: Callable[[], Names]) -> None:
+        """Take names from here on."""
+        self._requests = ByName(names, self._welcome)
+
+    def propose(
+        self,
+        sampled_token_ids: Sequence[Sequence[int]],
+        num_tokens_no_spec: Any,
+        token_ids_cpu: Any,
+        *_args: Any,
+        **_kwargs: Any,
+    ) -> list[list[int]]:
+        """Return one row of drafts for each row of the batch.
+
+        sampled_token_ids   new ids of each row; none inside a prompt
+        num_tokens_no_spec  [rows or more] known ids of each row, the new ones included
+        token_ids_cpu       [rows or more, max_model_len] int32
+        """
+        drafts: list[list[int]] = [[] for _ in sampled_token_ids]
+        if self.guard.is_off():
+            return drafts
+        try:
+            self._fill(drafts, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+        except (Exception, SystemExit) as error:
+            self.guard.failed("the call from vLLM", error)
+            drafts = [[] for _ in sampled_token_ids]
+        if self.guard.is_off():
+            self._let_go()
+        return drafts
+
+    def _fill(self, drafts: list[list[int]], sampled: Sequence[Sequence[int]], lengths: Any, table: Any) -> None:
+        if self._drafting is None:
+            self.load_model()
+        assert self._drafting is not None
+        rows = sampled_rows(sampled, lengths, table)
+        requests, done = self._requests.update(rows)
+        for request in done:
+            self._drafting.finish(request, "done")
+        for row, draft in zip(rows, self._drafting.draft(requests, len(drafts)), strict=True):
+            drafts[row.place] = draft
+
+    def _let_go(self) -> None:
+        """Release what the switched-off method holds for requests."""
+        for request in self._requests.drain():
+            if self._drafting is not None:
+                self._drafting.finish(request, "failed")
+
+    def _settle(self) -> Settled:
+        settled = settle(wanted(self._vllm_config), self._target)
+        if needs_states(settled.resolved):
+            message = (
+                f"{settled.resolved.method} reads the target's hidden states, which vLLM does not give to "
+                'custom_class; leave SPECDEC_VLLM unset and say {"method": "specdec", "model": '
+                f'"{settled.resolved.method}", "specdec": {{...}}}} as --speculative-config'
+            )
+            raise ConfigError(message)
+        return settled
+
+    def _welcome(self, request: SeenRequest) -> None:
+        """Read what a new request asks of speculation; what cannot be honoured is said, and that request goes without.
+
+        It may be JSON, since `vllm_xargs` of the OpenAI server holds no mappings.
+        """
+        raw = (getattr(request.sampling_params, "extra_args", None) or {}).get(KEY)
+        try:
+            request.max_draft, options = _own_limit(json.loads(raw) if isinstance(raw, str) else raw)
+            request.extra = request_options(self._settled.resolved, self._settled.registry, options)
+        except Exception as error:
+            request.max_draft = 0
+            logger.warning("request %s is decoded without drafts: %s", request.id, error)
+
+
+def _own_limit(raw: Any) -> tuple[int | None, Any]:
+    """Split what a request gives into its own limit of drafts and the options of the method."""
+    if not isinstance(raw, Mapping):
+        return None, raw
+    rest = {key: value for key, value in raw.items() if key not in (OFF, K)}
+    off, k = raw.get(OFF, False), raw.get(K)
+    if not isinstance(off, bool) or (k is not None and (type(k) is not int or k < 1)):
+        message = f'extra_args["{KEY}"]: {OFF}={off!r} must be true or false, {K}={k!r} a whole number of at least 1'
+        raise ConfigError(message)
+    return (0 if off else k), rest or None
+
+
+def names_of(input_batch: Any, states: Mapping[str, Any]) -> Names:
+    """Return what vLLM's batch knows of its requests; `states` are those that have not ended."""
+    return Names(input_batch.req_ids, input_batch.num_prompt_tokens, states.keys(), states)
+
+
+def _close(drafting: Drafting) -> None:
+    drafting.close()

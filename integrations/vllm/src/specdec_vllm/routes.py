@@ -1,0 +1,66 @@
+"""Which way a method takes into vLLM, and why: vLLM's own method, or a drafter of ours inside of vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from specdec.errors import ConfigError
+from specdec.sources import TargetInfo
+from specdec_vllm.native import translated
+from specdec_vllm.settings import ROUTE, Settled, needs_states
+
+CUSTOM: Final = "custom_class"
+FROM_IDS: Final = "specdec_vllm.Proposer"
+FROM_STATES: Final = "specdec_vllm.bridge_proposer.StateProposer"
+# Tries keys as vLLM's own configuration; returns what is wrong with them.
+Trial = Callable[[Mapping[str, Any]], str | None]
+
+
+@dataclass(frozen=True)
+class Route:
+    """The way that a configuration takes.
+
+    name    "native" (a method of vLLM), "bridge" (ours, shown the target's states) or "ids" (ours, shown ids)
+    keys    of vLLM's `--speculative-config`
+    reason  why this way
+    """
+
+    name: str
+    keys: Mapping[str, Any]
+    reason: str
+
+
+def choose(settled: Settled, target: TargetInfo, trial: Trial | None = None) -> Route:
+    """Return the route. Raises ConfigError if the user wants one that there is not, or a plugin's PluginError.
+
+    `trial` is asked whether vLLM takes the keys of its own method; without it the keys are taken to be right.
+    """
+    wish = settled.resolved.host_keys.get(ROUTE, "auto")
+    if wish == "bridge":
+        return _ours(settled, "route is 'bridge'")
+    keys = translated(settled, target)
+    refused = keys if isinstance(keys, str) else None if trial is None else trial(keys)
+    if refused is None and not isinstance(keys, str):
+        because = "route is 'native'" if wish == "native" else f"vLLM runs {settled.resolved.method} by itself"
+        return Route("native", keys, because)
+    if wish == "native":
+        message = f"route is 'native', and vLLM cannot run {settled.resolved.method} by itself: {refused}; leave route out"
+        raise ConfigError(message)
+    return _ours(settled, f"not native: {refused}")
+
+
+def _ours(settled: Settled, reason: str) -> Route:
+    resolved = settled.resolved
+    states = needs_states(resolved) or resolved.traits.law == "soft"
+    keys = {
+        "method": CUSTOM,
+        "model": FROM_STATES if states else FROM_IDS,
+        "num_speculative_tokens": resolved.num_speculative_tokens,
+    }
+    if needs_states(resolved):
+        return Route("bridge", keys, f"it reads the target's states; {reason}")
+    if states:
+        return Route("bridge", keys, f"its drafts are drawn, and vLLM is told their laws; {reason}")
+    return Route("ids", keys, f"it drafts from ids; {reason}")

@@ -1,0 +1,113 @@
+"""From vLLM's configuration to a settled one of ours: what is asked for, of which target; builds no proposer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from specdec.catalog import Catalog
+from specdec.config import ResolvedConfig, SpeculativeConfig
+from specdec.errors import ConfigError
+from specdec.loader import Registry
+from specdec.resolve import resolve
+from specdec.sources import TargetInfo
+from specdec_vllm import __version__, hookspecs, verification
+
+KEY: Final = "specdec"
+K: Final = "num_speculative_tokens"
+ROUTE: Final = "route"
+DRAFTER_KV_TOKENS: Final = "drafter_kv_tokens"
+ROUTES: Final = ("auto", "native", "bridge")
+HOST_KEYS: Final = (ROUTE, DRAFTER_KV_TOKENS)
+EXAMPLE: Final = '{"specdec": {"method": "..."}}'
+# Common keys that ask for something this host has no place for.
+REFUSED: Final = {
+    "controller": "controllers are not asked in vLLM",
+    "observers": "observers are not called in vLLM; its own metrics count drafts",
+    "max_step_tokens": "the tokens of a step are vLLM's to limit (max_num_batched_tokens)",
+}
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A settled configuration, and the registry that its plugins were loaded into."""
+
+    registry: Registry
+    resolved: ResolvedConfig
+
+
+def target_info(model_config: Any, parallel_config: Any) -> TargetInfo:
+    """Describe vLLM's target from its `ModelConfig` and `ParallelConfig`."""
+    return TargetInfo(
+        model=model_config.model,
+        hf_config=model_config.hf_config.to_dict(),
+        vocab_size=model_config.get_vocab_size(),
+        hidden_size=model_config.get_hidden_size(),
+        num_layers=model_config.get_total_num_hidden_layers(),
+        max_model_len=model_config.max_model_len,
+        tensor_parallel_size=parallel_config.tensor_parallel_size,
+        revision=model_config.revision,
+    )
+
+
+def wanted(vllm_config: Any) -> dict[str, Any]:
+    """Return the configuration that a `VllmConfig` carries for us, k included.
+
+    It is in `speculative_config.specdec` where our plugin has read it, else in `additional_config["specdec"]`. Raises
+    ConfigError if there is none, or if it gives another k than vLLM has.
+    """
+    speculative = vllm_config.speculative_config
+    given = getattr(speculative, KEY, None)
+    if given is None:
+        additional = vllm_config.additional_config
+        given = additional.get(KEY) if isinstance(additional, Mapping) else None
+    if given is None:
+        message = (
+            f"specdec_vllm.Proposer was asked for, and nothing says which method: add --additional-config {EXAMPLE}"
+        )
+        raise ConfigError(message)
+    return with_k(SpeculativeConfig.parse(given).as_json(), speculative.num_speculative_tokens)
+
+
+def with_k(config: Mapping[str, Any], k: int | None) -> dict[str, Any]:
+    """Return the configuration with vLLM's k in it; raises ConfigError if it has another one."""
+    own = config.get(K)
+    if own is not None and k is not None and own != k:
+        message = f"{K} is {k} in --speculative-config and {own} in the options of specdec; leave the latter out"
+        raise ConfigError(message)
+    return {**config} if k is None else {**config, K: k}
+
+
+def settle(config: Mapping[str, Any], target: TargetInfo) -> Settled:
+    """Resolve a configuration for a target; raises ConfigError listing what is wrong, or a plugin's PluginError."""
+    refused = [f"{key}: {why}" for key, why in REFUSED.items() if config.get(key)]
+    rule = config.get("rejection_sample_method")
+    if rule not in (None, verification.RULE, verification.NAME):
+        refused.append(f"rejection_sample_method: vLLM verifies by itself, by the rule {verification.RULE!r}")
+    if refused:
+        raise ConfigError(f"speculative_config cannot be used in vLLM: {'; '.join(refused)}; leave it out")
+    catalog = Catalog.discover()
+    registry = Registry(Catalog([*catalog.records, verification.record(__version__)]), hookspecs=(hookspecs,))
+    mine = {**config, "rejection_sample_method": verification.NAME}
+    resolved = resolve(mine, target, registry, HOST_KEYS)
+    _check_host_keys(resolved)
+    if resolved.traits.shape == "tree":
+        message = f"{resolved.method} is set up to draft trees, and vLLM verifies chains only: set up chains"
+        raise ConfigError(message)
+    return Settled(registry, resolved)
+
+
+def _check_host_keys(resolved: ResolvedConfig) -> None:
+    tokens, route = resolved.host_keys.get(DRAFTER_KV_TOKENS), resolved.host_keys.get(ROUTE, ROUTES[0])
+    if tokens is not None and (type(tokens) is not int or tokens < 1):
+        message = f"{DRAFTER_KV_TOKENS} is {tokens!r}: give a whole number of at least 1, or leave it out"
+        raise ConfigError(message)
+    if route not in ROUTES:
+        message = f"{ROUTE} is {route!r}: give one of {', '.join(ROUTES)}, or leave it out"
+        raise ConfigError(message)
+
+
+def needs_states(resolved: ResolvedConfig) -> bool:
+    """Say whether the method must see the target's rows and states, and not only ids."""
+    return resolved.traits.rows != "none"

@@ -1,0 +1,70 @@
+"""vLLM's target as far as a method that works on ids may use it: what is known of it, and room for a cache."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from specdec.errors import TargetError
+from specdec.sources import TargetInfo
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from specdec.nn.arena import KVArena
+
+
+class TokenTarget:
+    """A `TargetHandle` without weights and states."""
+
+    def __init__(self, info: TargetInfo, vllm_config: Any) -> None:
+        """Take what vLLM settled; `max_num_seqs` requests of full length are the most that can run."""
+        import torch
+
+        self.info: Final = info
+        self.device: Final[torch.device] = torch.device(vllm_config.device_config.device or "cpu")
+        self.dtype: Final[torch.dtype] = vllm_config.model_config.dtype
+        self.max_num_seqs: Final[int] = vllm_config.scheduler_config.max_num_seqs
+        self._cache: Final = vllm_config.cache_config
+        self._model: Final = vllm_config.model_config
+
+    @cached_property
+    def tokenizer(self) -> Any | None:
+        """The tokenizer that vLLM was told to use, as transformers reads it; None if there is none."""
+        from specdec.nn.hf.loading import ModelSource, load_tokenizer
+
+        return load_tokenizer(ModelSource.of(self._model.tokenizer, self._model.tokenizer_revision))
+
+    @property
+    def kv_cache_tokens(self) -> int:
+        """Positions that all running requests may hold together; before vLLM has measured, the most there can be."""
+        most = self.max_num_seqs * self.info.max_model_len
+        blocks = self._cache.num_gpu_blocks
+        return most if blocks is None else min(most, int(blocks) * int(self._cache.block_size))
+
+    @property
+    def embedding_weight(self) -> Tensor:
+        """Not to be had here: raises TargetError."""
+        self._refuse("embedding_weight")
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Not to be had here: raises TargetError."""
+        self._refuse("embed")
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Not to be had here: raises TargetError."""
+        self._refuse("compute_logits")
+
+    def new_arena(self, num_tokens: int) -> KVArena:
+        """Return a KV arena for a drafter with a cache of its own, outside of vLLM's."""
+        from specdec.nn.arena import KVArena
+
+        return KVArena(num_tokens, self.device)
+
+    def _refuse(self, what: str) -> NoReturn:
+        message = (
+            f"a method whose traits say rows='none' asked for the target's {what}, which only methods that declare the "
+            "rows they need can have in vLLM; tell the authors of the plugin"
+        )
+        raise TargetError(message)

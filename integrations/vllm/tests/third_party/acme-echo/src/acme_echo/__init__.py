@@ -1,0 +1,1 @@
+"""Drafts what followed the newest token the last time."""

@@ -1,0 +1,33 @@
+"""The hooks of `acme_echo`."""
+
+from specdec import hookimpl
+from specdec.traits import MethodTraits
+
+
+class EchoPlugin:
+    """One method, one option, one thing that a request may set."""
+
+    @hookimpl
+    def specdec_method_options(self, method):
+        from acme_echo.options import EchoOptions
+
+        return EchoOptions
+
+    @hookimpl
+    def specdec_request_options(self, method):
+        from acme_echo.options import EchoRequestOptions
+
+        return EchoRequestOptions
+
+    @hookimpl
+    def specdec_method_traits(self, method):
+        return MethodTraits(rows="none", law="deterministic", weights="none")
+
+    @hookimpl
+    def specdec_make_proposer(self, options):
+        from acme_echo.proposer import EchoProposer
+
+        return EchoProposer(options.reach)
+
+
+plugin = EchoPlugin()

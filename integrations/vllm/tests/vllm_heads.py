@@ -1,0 +1,85 @@
+"""Draft checkpoints for the tiny targets of `vllm_models`, made as the tests of the methods' own plugins make them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm_models import SIZES, WORDS
+
+ROOT = Path(__file__).parents[3]
+WIDTH = SIZES["hidden_size"]
+AUX = (0, 2, 4)  # of a target with 4 layers: what enters the first, the middle, and what leaves the last
+
+
+def from_plugin(plugin: str, module: str) -> Any:
+    """Import a support module of a plugin's tests, which lies beside no package."""
+    name = f"plugin_tests_{plugin.replace('-', '_')}_{module}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "plugins" / plugin / "tests" / f"{module}.py")
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def eagle(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
+    """An EAGLE-1 head with random weights."""
+    made = from_plugin("eagle", "checkpoints")
+    model = made.save(folder, made.eagle_1(width), made.config(width, vocab_size=words, bias=False))
+    return {"method": "eagle", "model": model, "num_speculative_tokens": 4}
+
+
+def eagle3(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
+    """An EAGLE-3 head over three layers and half of the vocabulary."""
+    made = from_plugin("eagle", "checkpoints")
+    tensors = made.eagle_3(width, vocab=words, draft_vocab=words // 2)
+    settings = made.config(width, vocab_size=words, draft_vocab_size=words // 2)
+    settings["eagle_aux_hidden_state_layer_ids"] = list(AUX)
+    return {"method": "eagle3", "model": made.save(folder, tensors, settings), "num_speculative_tokens": 4}
+
+
+def medusa(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
+    """Four Medusa heads."""
+    made = from_plugin("medusa", "medusa_checkpoints")
+    tensors = made.new_tensors(made.random_heads(rows=words, width=width))
+    model = made.save(folder, tensors, made.new_config(hidden_size=width, vocab_size=words))
+    return {"method": "medusa", "model": model, "num_speculative_tokens": 4}
+
+
+def mlp_speculator(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
+    """An MLP speculator of three heads."""
+    made = from_plugin("mlp-speculator", "mlp_speculator_checkpoints")
+    tensors = made.tensors_of(made.random_weights(rows=words, width=width))
+    model = made.save(folder, tensors, made.config(vocab_size=words, emb_dim=width))
+    return {"method": "mlp_speculator", "model": model, "num_speculative_tokens": 3}
+
+
+HEADS = {"eagle": eagle, "eagle3": eagle3, "medusa": medusa, "mlp_speculator": mlp_speculator}
+
+
+def perfect_eagle(folder: Path, words: int) -> dict[str, Any]:
+    """An EAGLE-1 head whose law is that of a `vllm_models.table_llama` with so many ids, at any temperature.
+
+    Its output is the embedding of the token, brought to the length that the target's norm gives to it.
+    """
+    made = from_plugin("eagle", "checkpoints")
+    block = made.block(made.Weights(0), "layers.0.", WIDTH, WIDTH)
+    tensors = {
+        name: torch.zeros_like(tensor) if "o_proj" in name or "down_proj" in name else tensor
+        for name, tensor in block.items()
+    }
+    tensors["fc.weight"] = torch.cat([torch.eye(WIDTH) * WIDTH**0.5, torch.zeros(WIDTH, WIDTH)], dim=1)
+    model = made.save(folder, tensors, made.config(WIDTH, vocab_size=words, bias=False))
+    return {"method": "eagle", "model": model, "num_speculative_tokens": 4}
+
+
+def over_the_bridge(config: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """The argument of vLLM's engine that runs a configuration of ours over the bridge."""
+    rest = {key: value for key, value in config.items() if key not in ("method", "num_speculative_tokens")}
+    k = config["num_speculative_tokens"]
+    options = {"route": "bridge", **rest, **options}
+    speculative = {"method": "specdec", "model": config["method"], "num_speculative_tokens": k, "specdec": options}
+    return {"speculative_config": speculative}

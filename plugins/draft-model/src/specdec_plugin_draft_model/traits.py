@@ -1,0 +1,115 @@
+"""What a configured draft model needs and gives, and what is wrong with it; reads config.json alone, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from specdec.config import COUPLED, SpeculativeConfig
+from specdec.errors import TargetError
+from specdec.sources import DraftSource, Problem, TargetInfo
+from specdec.traits import MethodTraits
+from specdec_plugin_draft_model.detection import PARD_TOKEN, is_pard, mask_token, other_kind
+from specdec_plugin_draft_model.options import DraftModelOptions
+
+DRAWN = "probabilistic"
+
+
+def is_parallel(options: DraftModelOptions, draft: DraftSource) -> bool:
+    """Say whether all tokens are drafted in one pass."""
+    if options.parallel_drafting is None:
+        return is_pard(draft.hf_config) and not is_text_level(options)
+    return options.parallel_drafting
+
+
+def is_text_level(options: DraftModelOptions) -> bool:
+    """Say whether texts, and not ids, go from target to drafter and back."""
+    return options.use_heterogeneous_vocab and options.heterogeneous_vocab_method == "text"
+
+
+def traits_of(config: SpeculativeConfig, options: DraftModelOptions, draft: DraftSource | None) -> MethodTraits:
+    """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
+    drawn = config.draft_sample_method == DRAWN
+    parallel = draft is not None and is_parallel(options, draft)
+    text_level = is_text_level(options)
+    return MethodTraits(
+        rows="none",
+        law="soft" if drawn else "deterministic",
+        shares_noise=drawn and config.rejection_sample_method == COUPLED,
+        weights="own",
+        vocabulary="subset" if options.use_heterogeneous_vocab else "target",
+        # On the level of texts the drafter's positions are not the host's: it counts them by itself.
+        max_position=None if draft is None or text_level else draft.max_model_len,
+        when_off="catch_up",
+        # The newest id is a row of the drafter's before it is one of the target's; a parallel pass adds its masks.
+        extra_slots=(config.num_speculative_tokens or 1) if parallel else 1,
+    )
+
+
+def problems_of(config: SpeculativeConfig, options: DraftModelOptions, draft: DraftSource | None) -> Sequence[Problem]:
+    """Return everything that is wrong."""
+    if draft is None:
+        message = "the drafter is a language model of its own, and none was given"
+        return [Problem(key="model", message=message, next_step="give its folder or hub id as model")]
+    return [
+        *_checkpoint_problems(draft),
+        *_parallel_problems(options, draft),
+        *_quantization_problems(options, draft),
+        *_option_problems(config, options),
+    ]
+
+
+def _checkpoint_problems(draft: DraftSource) -> Iterator[Problem]:
+    other = other_kind(draft)
+    if other is not None:
+        message = f"{draft.model!r} is another kind of drafter ({other}), not a language model of its own"
+        yield Problem(key="model", message=message, next_step="name its own method, or give a whole language model")
+        return
+    try:
+        TargetInfo.from_config(draft.model, draft.hf_config, max_model_len=1)
+    except TargetError as error:
+        yield Problem(key="model", message=str(error), next_step="give a whole language model")
+
+
+def _parallel_problems(options: DraftModelOptions, draft: DraftSource) -> Iterator[Problem]:
+    if not is_parallel(options, draft):
+        return
+    if mask_token(draft.hf_config) is None:
+        message = f"config.json of {draft.model!r} names no mask token ({PARD_TOKEN}), so it drafts one by one"
+        yield Problem(key="parallel_drafting", message=message, next_step="leave it out, or give a PARD checkpoint")
+    if is_text_level(options):
+        message = "texts are drafted token by token"
+        step = 'leave it out, or use heterogeneous_vocab_method "token"'
+        yield Problem(key="parallel_drafting", message=message, next_step=step)
+
+
+def _quantization_problems(options: DraftModelOptions, draft: DraftSource) -> Iterator[Problem]:
+    own = quantization_of(draft.hf_config)
+    if options.quantization is not None and own is not None and options.quantization != own:
+        message = f"{options.quantization!r} given, and the checkpoint is quantised by {own!r} already"
+        yield Problem(key="quantization", message=message, next_step="leave it out")
+
+
+def quantization_of(config: Mapping[str, Any]) -> str | None:
+    """Return by what a checkpoint says it is quantised, None if it is not."""
+    said = config.get("quantization_config")
+    return str(said.get("quant_method")) if isinstance(said, Mapping) else None
+
+
+def _option_problems(config: SpeculativeConfig, options: DraftModelOptions) -> Iterator[Problem]:
+    size = config.draft_tensor_parallel_size
+    if size is not None and size > 1:
+        message = f"{size} given, and the drafter runs on one device here"
+        step = "leave it out; vLLM spreads draft models over devices (its own method draft_model)"
+        yield Problem(key="draft_tensor_parallel_size", message=message, next_step=step)
+    if "heterogeneous_vocab_method" in options.model_fields_set and not options.use_heterogeneous_vocab:
+        message = "it says how to map tokenizers that differ, and use_heterogeneous_vocab is not set"
+        step = "set use_heterogeneous_vocab to true, or leave it out"
+        yield Problem(key="heterogeneous_vocab_method", message=message, next_step=step)
+    if is_text_level(options) and config.draft_sample_method == DRAWN:
+        message = "drafts on the level of texts have no law over the target's ids"
+        step = 'use greedy, or heterogeneous_vocab_method "token"'
+        yield Problem(key="draft_sample_method", message=message, next_step=step)
+    if options.code_revision is not None and not options.trust_remote_code:
+        message = "no code of a checkpoint is run unless trust_remote_code is true"
+        yield Problem(key="code_revision", message=message, next_step="set trust_remote_code, or leave it out")

@@ -1,0 +1,204 @@
+"""Every key is honoured, or refused by name with what was given, what was expected and what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from draft_model_folders import METHOD, draft, drafter, patch, saved
+
+from specdec.catalog import Catalog
+from specdec.config import ResolvedConfig
+from specdec.errors import ConfigError, PluginError, SpecdecError, TargetError
+from specdec.loader import Registry
+from specdec.resolve import resolve
+from specdec.testing.fakes import FakeTarget
+from specdec.testing.targets import tiny_target
+
+TARGET = FakeTarget(tiny_target("llama"))
+PARD = {"pard_token": 100, "spd_type": "pard"}
+MAPPED = {"use_heterogeneous_vocab": True}
+TEXT = {**MAPPED, "heterogeneous_vocab_method": "text"}
+DRAWN = {"draft_sample_method": "probabilistic"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return draft(tmp_path_factory.mktemp("d"))
+
+
+def settled(model: str | None, **keys: Any) -> ResolvedConfig:
+    config = {"method": METHOD, "model": model, "num_speculative_tokens": 3, **keys}
+    return resolve(config, TARGET.info, Registry(Catalog.discover()))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"parallel_drafting": True}, "parallel_drafting: .*names no mask token .pard_token.*PARD checkpoint"),
+        ({"heterogeneous_vocab_method": "text"}, "heterogeneous_vocab_method: .*set use_heterogeneous_vocab"),
+        ({**MAPPED, "heterogeneous_vocab_method": "words"}, "heterogeneous_vocab_method: .*'token' or 'text'"),
+        ({**TEXT, **DRAWN}, "draft_sample_method: .*no law over the target's ids"),
+        ({**TEXT, "parallel_drafting": True}, "parallel_drafting: texts are drafted token by token"),
+        ({"draft_tensor_parallel_size": 2}, "draft_tensor_parallel_size: 2 given, .*one device here .*vLLM"),
+        ({"code_revision": "abc"}, "code_revision: no code .* unless trust_remote_code"),
+        ({"draft_confidence_threshold": 1.5}, "draft_confidence_threshold: .*less than or equal to 1"),
+        ({"quantization": ""}, "quantization: "),
+        ({"max_model_len": 4096}, "max_model_len: 4096 given, and the target's is 256 and the drafter's is 256"),
+        ({"use_heterogeneous_vocab": "yes"}, "use_heterogeneous_vocab: "),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size: .*draft_tensor_parallel_size"),
+        ({"heterogeneous_vocab": True}, "heterogeneous_vocab: unknown key .*did you mean use_heterogeneous_vocab"),
+    ],
+    ids=str,
+)
+def test_keys_that_cannot_be_honoured_are_refused_by_name(keys: dict[str, Any], said: str, model: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        settled(model, **keys)
+
+
+def test_all_problems_are_said_at_once(model: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        settled(model, parallel_drafting=True, draft_tensor_parallel_size=4, code_revision="abc")
+    keys = {problem.key for problem in error.value.problems}
+    assert keys == {"parallel_drafting", "draft_tensor_parallel_size", "code_revision"}
+
+
+def test_a_drafter_is_needed_and_must_be_a_language_model_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="model: the drafter is a language model of its own, and none was given"):
+        settled(None)
+    head = patch(draft(tmp_path / "head"), architectures=["Eagle3LlamaForCausalLM"])
+    with pytest.raises(ConfigError, match=r"another kind of drafter \(architectures 'Eagle3.*name its own method"):
+        settled(head)
+    bare = patch(draft(tmp_path / "bare"), vocab_size=None)
+    with pytest.raises(ConfigError, match=r"not one of a language model: no vocabulary size \(vocab_size"):
+        settled(bare)
+
+
+def test_what_the_checkpoint_and_the_keys_say_settles_traits(model: str, tmp_path: Path) -> None:
+    plain = settled(model).traits
+    assert (plain.rows, plain.weights, plain.when_off, plain.law) == ("none", "own", "catch_up", "deterministic")
+    assert (plain.max_position, plain.extra_slots, plain.lookahead_tokens(3)) == (256, 1, 3)
+    assert settled(model).verifier == "coupled"
+    drawn = settled(model, **DRAWN)
+    assert (drawn.traits.law, drawn.traits.shares_noise, drawn.verifier) == ("soft", False, "standard")
+    shared = settled(model, **DRAWN, rejection_sample_method="coupled")
+    assert (shared.traits.shares_noise, shared.verifier) == (True, "coupled")
+    pard = patch(draft(tmp_path / "p"), **PARD)
+    assert settled(pard).traits.extra_slots == 3
+    assert settled(pard, parallel_drafting=False).traits.extra_slots == 1
+    assert settled(pard, **TEXT).traits.max_position is None, "its positions are not the host's"
+    assert settled(model, max_model_len=40).max_model_len == 40
+    assert settled(model, draft_tensor_parallel_size=1, revision=None).draft_tensor_parallel_size == 1
+
+
+def refused(model: str, said: str, kind: type[SpecdecError] = ConfigError, **keys: Any) -> None:
+    """The drafter is not built, for that reason."""
+    with pytest.raises((kind, PluginError), match=said):
+        drafter(model, TARGET, **keys)
+
+
+def test_a_mask_token_beyond_the_models_ids_is_refused(tmp_path: Path) -> None:
+    refused(patch(draft(tmp_path / "p"), pard_token=128, spd_type="pard"), "pard_token 128 .* none of its 128 ids")
+
+
+def test_a_model_that_a_flat_batch_would_compute_wrongly_is_refused(tmp_path: Path) -> None:
+    refused(draft(tmp_path / "conv", "lfm2"), "layer 0 of model type 'lfm2' is of type 'conv'", TargetError)
+    refused(draft(tmp_path / "bloom", "bloom"), "attention interface", TargetError)
+
+
+def test_a_table_of_positions_that_neighbours_would_change_is_allowed_below_its_switch(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0, "original_max_position_embeddings": 64}
+    model = draft(tmp_path / "d", rope_parameters=rope)
+    refused(model, "set max_model_len to at most 64", TargetError)
+    drafter(model, TARGET, max_model_len=64)
+
+
+def test_quantisation_by_name_needs_what_transformers_needs(model: str) -> None:
+    refused(model, "'magic' is not known to transformers; known are .*bitsandbytes", quantization="magic")
+    refused(model, "'torchao' cannot be used .TypeError.*quant_type.*install what it needs", quantization="torchao")
+    if importlib.util.find_spec("optimum") is None:
+        refused(model, "the weights cannot be read: ImportError: .*optimum-quanto", TargetError, quantization="quanto")
+
+
+def test_a_quantised_checkpoint_is_read_as_it_says(tmp_path: Path) -> None:
+    """Weights in 8-bit floats with one scale for each block, which transformers turns into plain ones where asked."""
+    plain = tiny_target("llama", seed=7, hidden_size=128, intermediate_size=128, num_attention_heads=4)
+    expected = plain.state_dict()["model.layers.0.mlp.up_proj.weight"]
+    folder = Path(saved(tmp_path / "q", plain))
+    state = {}
+    for name, tensor in plain.state_dict().items():
+        if name.endswith("proj.weight"):
+            scale = tensor.abs().max() / 448.0
+            state[name] = (tensor / scale).to(torch.float8_e4m3fn)
+            blocks = [-(-size // 128) for size in tensor.shape]
+            state[f"{name}_scale_inv"] = scale.expand(*blocks).contiguous()
+        else:
+            state[name] = tensor
+    from safetensors.torch import save_file
+
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    said = {"quant_method": "fp8", "weight_block_size": [128, 128], "dequantize": True}
+    patch(folder, quantization_config=said)
+    proposer, _ = drafter(str(folder), TARGET)
+    weight = proposer._runner._flat.model.state_dict()["model.layers.0.mlp.up_proj.weight"]  # type: ignore[attr-defined]
+    assert float((weight - expected).abs().max() / expected.abs().max()) < 0.05
+    with pytest.raises(ConfigError, match="quantization: 'awq' given, and the checkpoint is quantised by 'fp8'"):
+        settled(str(folder), quantization="awq")
+    settled(str(folder), quantization="fp8")
+
+
+CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+
+class OwnConfig(LlamaConfig):
+    model_type = "own_llama"
+
+
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+def test_a_checkpoints_own_code_runs_only_if_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    folder = Path(draft(tmp_path / "d"))
+    (folder / "own.py").write_text(CODE)
+    auto = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
+    patch(folder, model_type="own_llama", architectures=["OwnForCausalLM"], auto_map=auto)
+    refused(str(folder), "own_llama|trust_remote_code|custom code", TargetError)
+    proposer, _ = drafter(str(folder), TARGET, trust_remote_code=True, code_revision="main")
+    assert type(proposer._runner._flat.model).__name__ == "OwnForCausalLM"  # type: ignore[attr-defined]
+
+
+def test_revisions_of_weights_and_code_reach_transformers(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    from specdec_plugin_draft_model import building
+
+    seen: list[Any] = []
+
+    def look(source: Any) -> Any:
+        seen.append(source)
+        message = "seen"
+        raise TargetError(message)
+
+    monkeypatch.setattr(building, "load_config", look)
+    monkeypatch.setattr("specdec.checkpoint.locate", lambda name, patterns=None, revision=None: Path(model))
+    with pytest.raises((TargetError, PluginError), match="seen"):
+        drafter("org/name", TARGET, revision="v2", code_revision="v3", trust_remote_code=True)
+    assert seen[0].arguments == {"revision": "v2", "trust_remote_code": True, "code_revision": "v3"}
+
+
+def test_options_are_those_of_the_page() -> None:
+    from specdec_plugin_draft_model.options import DraftModelOptions
+
+    root = next(parent for parent in Path(__file__).parents if (parent / "docs").is_dir())
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", (root / "docs/draft_model.md").read_text(), re.MULTILINE)
+    defaults = {name: json.loads(value) for name, value in rows}
+    assert defaults == {name: field.default for name, field in DraftModelOptions.model_fields.items()}

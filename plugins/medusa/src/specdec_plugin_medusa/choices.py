@@ -1,0 +1,92 @@
+"""The trees that the authors of Medusa found best for their models, by name; no torch.
+
+Each is stored by numbers of children: a tuple for each depth, beginning with the newest id's, that has one number for
+each node of the depth before in order, zeros at its end left out. Source: `medusa_choices.py` of the method's own
+repository; every tree has 63 nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from specdec.token_tree import Path
+
+Counts = tuple[tuple[int, ...], ...]
+
+CHOICES: Final[Mapping[str, Counts]] = MappingProxyType(
+    {
+        "mc_sim_7b_63": (
+            (10,),
+            (10, 7, 3, 2, 1, 1, 1, 1, 1, 1),
+            (10, 3, 2, 1, 1, 1, 1, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 1),
+            (2,),
+        ),
+        "vicuna_7b_stage1": (
+            (10,),
+            (10, 7, 4, 3, 2, 2, 1, 1, 1, 1),
+            (9, 3, 2, 1, 1, 1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 1),
+            (1,),
+        ),
+        "vicuna_7b_stage1_ablation": (
+            (10,),
+            (10, 4, 2, 2, 1, 1, 1),
+            (10, 4, 2, 1, 1, 1, 0, 0, 0, 0, 3, 1, 0, 0, 1, 0, 1),
+            (4, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1),
+        ),
+        "vicuna_7b_stage2": (
+            (10,),
+            (10, 5, 2, 2, 1, 1, 1, 1),
+            (9, 4, 2, 1, 1, 1, 0, 0, 0, 0, 3, 1, 0, 0, 0, 1),
+            (4, 1, 1, 0, 0, 0, 0, 0, 0, 1),
+        ),
+        "vicuna_13b_stage1": (
+            (10,),
+            (10, 7, 4, 2, 2, 1, 1, 1, 1),
+            (10, 4, 2, 1, 1, 1, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 1),
+            (1,),
+        ),
+        "vicuna_13b_stage2": (
+            (10,),
+            (10, 4, 2, 1, 1, 1),
+            (10, 4, 2, 1, 1, 1, 0, 0, 0, 0, 3, 1, 0, 0, 1, 0, 1),
+            (4, 2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1),
+        ),
+        "vicuna_33b_stage1": (
+            (10,),
+            (10, 8, 5, 3, 2, 2, 1, 1, 1, 1),
+            (9, 3, 2, 1, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1),
+        ),
+        "vicuna_33b_stage2": (
+            (10,),
+            (10, 5, 3, 2, 1, 1, 1, 1),
+            (10, 4, 2, 1, 1, 1, 0, 0, 0, 0, 3, 1, 0, 0, 0, 1),
+            (3, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1),
+        ),
+        "zephyr_stage2": (
+            (10,),
+            (10, 6, 4, 2, 2, 1, 1, 1),
+            (10, 4, 2, 1, 1, 1, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 1),
+            (2, 1),
+        ),
+    }
+)
+NAMES: Final = tuple(CHOICES)
+
+
+def named(name: str) -> tuple[Path, ...] | None:
+    """Return the paths of a tree, breadth first, None if none has that name."""
+    counts = CHOICES.get(name)
+    return None if counts is None else paths_of(counts)
+
+
+def paths_of(counts: Counts) -> tuple[Path, ...]:
+    """Return the paths that numbers of children stand for."""
+    paths: list[Path] = []
+    parents: list[Path] = [()]
+    for level in counts:
+        # The nodes that a tuple leaves out have no children.
+        parents = [(*parent, rank) for parent, count in zip(parents, level, strict=False) for rank in range(count)]
+        paths += parents
+    return tuple(paths)

@@ -1,0 +1,63 @@
+"""How Medusa heads become drafts: a chain with one id a head, or a static tree with several; reads no files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.draft import Draft
+from specdec.nn.drawing import DraftSampler
+from specdec.nn.features import Round
+from specdec.token_tree import TokenTree
+from specdec_plugin_medusa.heads import MedusaHead
+
+
+class HeadChainPlan:
+    """Drafts one id from each head; no head knows what the others draft."""
+
+    def __init__(self, heads: Sequence[MedusaHead], sampler: DraftSampler, d2t: Tensor | None) -> None:
+        """Take the heads in order, what picks an id from logits, and the offsets [V_d] of their ids."""
+        self._heads, self._sampler, self._d2t = heads, sampler, d2t
+
+    def __call__(self, drafts: Round) -> Draft:
+        """Return chains of `limits` ids."""
+        picks = self._sampler.begin(drafts, self._d2t)
+        for depth in range(int(drafts.limits.max())):
+            active = np.flatnonzero(drafts.limits > depth)
+            states = drafts.states[torch.from_numpy(active).to(drafts.states.device)]
+            picks.pick(self._heads[depth](states), active, depth)
+        return picks.draft()
+
+
+class HeadTreePlan:
+    """Drafts a static tree: nodes of one depth and rank have the same id, whatever stands above them.
+
+    Drawn ids of a depth come from one law without replacement, in the order of their ranks.
+    """
+
+    def __init__(self, tree: TokenTree, heads: Sequence[MedusaHead], sampler: DraftSampler, d2t: Tensor | None) -> None:
+        """Take the tree, a head for each of its levels, what picks ids, and the offsets [V_d] of their ids."""
+        self._heads, self._sampler, self._d2t = heads, sampler, d2t
+        self._parents = np.array(tree.parents, np.int32)
+        self._depth = np.array([len(path) for path in tree.paths]) - 1
+        self._rank = np.array([path[-1] for path in tree.paths])
+
+    def __call__(self, drafts: Round) -> Draft:
+        """Return the tree for each request, cut to the first nodes where the limit is smaller."""
+        requests, lengths = len(drafts.names), np.minimum(drafts.limits, len(self._parents))
+        size = int(lengths.max())
+        tokens = np.empty((requests, size), np.int32)
+        q_row = np.empty((requests, size), np.int32)
+        picks = self._sampler.begin(drafts, self._d2t)
+        for depth in range(1 + int(self._depth[:size].max())):
+            nodes = np.flatnonzero(self._depth[:size] == depth)
+            ranks = self._rank[nodes]
+            ids, laws = picks.children(self._heads[depth](drafts.states), 1, 1 + int(ranks.max()), depth)
+            tokens[:, nodes] = ids[:, 0].cpu().numpy()[:, ranks]
+            q_row[:, nodes] = laws[:, 0, ranks]
+        taken = np.arange(size) < lengths[:, None]
+        parents = np.broadcast_to(self._parents[:size], taken.shape)
+        return picks.tree(lengths, tokens[taken], parents[taken], q_row[taken])

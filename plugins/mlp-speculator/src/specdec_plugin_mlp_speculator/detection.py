@@ -1,0 +1,31 @@
+"""Is a checkpoint an MLP speculator; evidence is config.json and tensor names, never the path. No torch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from specdec.errors import ConfigError
+from specdec.sources import Detection, DraftSource
+from specdec_plugin_mlp_speculator.layout import own_names
+from specdec_plugin_mlp_speculator.settings import ARCHITECTURE, architectures, names_speculator
+
+METHOD: Final = "mlp_speculator"
+
+
+def detect(draft: DraftSource) -> Detection | None:
+    """Return the claim on a checkpoint, None if nothing speaks for it or if it names another class."""
+    said = names_speculator(draft.hf_config)
+    others = [name for name in architectures(draft.hf_config) if name != ARCHITECTURE]
+    if others:
+        return None
+    if said:
+        return Detection(method=METHOD, strength="certain", evidence=said)
+    try:
+        files = own_names(draft.tensor_names)
+    except (ValueError, ConfigError):
+        return None  # a checkpoint that cannot be read is nobody's; what is wrong is said by who is asked for it
+    if not files:
+        return None
+    first = next(name for name in sorted(files) if name.startswith("emb."))
+    evidence = tuple(f"tensor {files[name]}" for name in (first, "proj.0.weight"))
+    return Detection(method=METHOD, strength="likely", evidence=evidence)

@@ -1,0 +1,70 @@
+"""What a config.json says of an MLP speculator, under the keys of any trainer; no torch, no tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+MODEL_TYPE: Final = "mlp_speculator"
+ARCHITECTURE: Final = "MLPSpeculatorPreTrainedModel"
+TOP_K: Final = "top_k_tokens_per_head"
+# The key as vLLM spells it, and other spellings that trainers have written.
+SPELLINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "emb_dim": ("hidden_size",),
+    "n_predict": ("num_lookahead_tokens",),
+    "tie_weights": ("tie_wts",),
+    TOP_K: ("top_k_tokesns_per_head",),
+}
+COUNTS: Final = ("n_predict", "emb_dim", "inner_dim", "vocab_size", "n_candidates")
+FLAGS: Final = ("tie_weights", "scale_input")
+
+Config = Mapping[str, Any]
+
+
+def names_speculator(config: Config) -> tuple[str, ...]:
+    """Return what in a config.json says that this is an MLP speculator; `architectures` may be a bare text."""
+    said = [f"model_type {MODEL_TYPE!r}"] if config.get("model_type") == MODEL_TYPE else []
+    if ARCHITECTURE in architectures(config):
+        said.append(f"architectures {[ARCHITECTURE]}")
+    return tuple(said)
+
+
+def architectures(config: Config) -> list[str]:
+    """Return the class names of a config.json, which some trainers write as a bare text."""
+    names = config.get("architectures") or []
+    return [names] if isinstance(names, str) else [str(name) for name in names]
+
+
+def spelled(config: Config) -> dict[str, Any]:
+    """Return a config.json under vLLM's spellings; a key that is there under its own name stays as it is."""
+    plain = dict(config)
+    for key, others in SPELLINGS.items():
+        for other in others:
+            if plain.get(key) is None and plain.get(other) is not None:
+                plain[key] = plain[other]
+    if isinstance(plain.get("architectures"), str):
+        plain["architectures"] = architectures(config)
+    return plain
+
+
+def patch_of(config: Config) -> Config | None:
+    """Return the keys that are spelled otherwise than in vLLM, None if none is."""
+    plain = spelled(config)
+    # The width of the state, where the file says that it is that of the target.
+    if plain.get("inner_dim") == 0 and type(plain.get("emb_dim")) is int:
+        plain["inner_dim"] = plain["emb_dim"]
+    return {key: value for key, value in plain.items() if config.get(key) != value} or None
+
+
+def mistakes(config: Config) -> list[str]:
+    """Return the keys of a spelled config.json whose values are of the wrong kind, in words."""
+    found = []
+    for key in COUNTS:
+        value, least = config.get(key), 0 if key == "inner_dim" else 1
+        if value is not None and (type(value) is not int or value < least):
+            found.append(f"its config.json has {key} {value!r}, and that is a whole number of at least {least}")
+    for key in FLAGS:
+        value = config.get(key)
+        if value is not None and not isinstance(value, bool):
+            found.append(f"its config.json has {key} {value!r}, and that is true or false")
+    return found

@@ -1,0 +1,117 @@
+"""Random MLP speculators, and the files that trainers make of them; reads nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from specdec.testing.fakes import FakeTarget
+from specdec.testing.targets import tiny_target
+
+TARGET = tiny_target("llama")
+WIDTH, VOCAB = TARGET.config.hidden_size, TARGET.config.vocab_size
+INFO = FakeTarget(TARGET).info
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head: projection [inner, in], embedding [rows, inner], norm's weight and bias, output [rows, inner]."""
+
+    projection: Tensor
+    embedding: Tensor
+    weight: Tensor
+    bias: Tensor
+    output: Tensor
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A speculator: its heads, and whether the target's state is normed first."""
+
+    heads: tuple[Head, ...]
+    scale_input: bool = False
+
+
+def random_weights(
+    n_predict: int = 3,
+    inner: int = 24,
+    *,
+    seed: int = 0,
+    tied: bool = False,
+    scale_input: bool = False,
+    rows: int = VOCAB,
+    width: int = WIDTH,
+) -> Weights:
+    """Draw a speculator; `tied` ones share all but the first projection."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int, gain: float = 1.0) -> Tensor:
+        return torch.randn(shape, generator=generator) * gain / shape[-1] ** 0.5
+
+    def head(first: bool) -> Head:
+        return Head(
+            projection=draw(inner, width if first else inner, gain=2.0),
+            embedding=draw(rows, inner, gain=1.5),
+            weight=1 + draw(inner, gain=1.0),
+            bias=draw(inner, gain=1.0),
+            output=draw(rows, inner, gain=5.0),
+        )
+
+    made = [head(first=i == 0) for i in range(n_predict)]
+    if tied and n_predict > 1:
+        others = replace(made[0], projection=made[1].projection)
+        made = [made[0], *[others] * (n_predict - 1)]
+    return Weights(tuple(made), scale_input)
+
+
+def tensors_of(weights: Weights, prefix: str = "speculator.", *, once: bool = False) -> dict[str, Tensor]:
+    """Return the tensors by name; with `once` what tied heads share is stored in its first copy alone."""
+    found: dict[str, Tensor] = {}
+    for i, head in enumerate(weights.heads):
+        if i < 2 or not once:
+            found[f"{prefix}proj.{i}.weight"] = head.projection
+        if i == 0 or not once:
+            found[f"{prefix}emb.{i}.weight"] = head.embedding
+            found[f"{prefix}ln.{i}.weight"] = head.weight
+            found[f"{prefix}ln.{i}.bias"] = head.bias
+            found[f"{prefix}head.{i}.weight"] = head.output
+    return found
+
+
+def config(**keys: Any) -> dict[str, Any]:
+    """Return a configuration as fms-extras writes it; a key of None is left out."""
+    settings = {
+        "model_type": "mlp_speculator",
+        "architectures": ["MLPSpeculatorPreTrainedModel"],
+        "vocab_size": VOCAB,
+        "emb_dim": WIDTH,
+        "inner_dim": 24,
+        "n_predict": 3,
+        "top_k_tokens_per_head": [3, 2, 2],
+        "n_candidates": 4,
+        "tie_weights": False,
+        "scale_input": False,
+        **keys,
+    }
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def save(
+    folder: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any] | None, file: str = "model.safetensors"
+) -> str:
+    """Write a checkpoint, without config.json if `settings` is None, and return its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if settings is not None:
+        (folder / "config.json").write_text(json.dumps(dict(settings)))
+    if file.endswith(".safetensors"):
+        save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, folder / file)
+    else:
+        torch.save(dict(tensors), folder / file)
+    return str(folder)

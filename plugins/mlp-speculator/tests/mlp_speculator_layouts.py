@@ -1,0 +1,79 @@
+"""Every variant that MLP speculators come in: the weights, and the file that says the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from mlp_speculator_checkpoints import VOCAB, WIDTH, Weights, config, random_weights, save, tensors_of
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A speculator, and what a trainer makes of it."""
+
+    weights: Weights
+    tensors: dict[str, Tensor]
+    settings: dict[str, Any] | None
+    file: str = "model.safetensors"
+
+    def save(self, folder: Path) -> str:
+        return save(folder, self.tensors, self.settings, self.file)
+
+
+def padded(weights: Weights) -> dict[str, Tensor]:
+    """Return a speculator whose rows of padding have far larger logits than all others."""
+    more = {
+        name: torch.cat([tensor, 50 * tensor[:8]])
+        for name, tensor in tensors_of(weights).items()
+        if ".head." in name or ".emb." in name
+    }
+    return {**tensors_of(weights), **more}
+
+
+PLAIN = random_weights(seed=1)
+TIED = random_weights(4, tied=True, scale_input=True, seed=2)
+TIED_CONFIG = config(n_predict=4, tie_weights=True, scale_input=True, top_k_tokens_per_head=[3, 2, 2, 1])
+WIDE = random_weights(inner=WIDTH, seed=3)
+FEWER = random_weights(seed=9, rows=VOCAB - 8)
+TRAINER = {
+    **config(top_k_tokens_per_head=None, n_candidates=3),
+    "architectures": "MLPSpeculatorPreTrainedModel",
+    "top_k_tokesns_per_head": [1, 1, 1],
+    "torch_dtype": "bfloat16",
+}
+
+LAYOUTS: dict[str, Layout] = {
+    "plain": Layout(PLAIN, tensors_of(PLAIN), config()),
+    "torch file": Layout(PLAIN, tensors_of(PLAIN), config(), "pytorch_model.bin"),
+    "no prefix": Layout(PLAIN, tensors_of(PLAIN, ""), config()),
+    "no config": Layout(PLAIN, tensors_of(PLAIN), None),
+    "inner_dim 0": Layout(WIDE, tensors_of(WIDE), config(inner_dim=0)),
+    "other names of keys": Layout(
+        PLAIN, tensors_of(PLAIN), config(emb_dim=None, hidden_size=WIDTH, n_predict=None, num_lookahead_tokens=3)
+    ),
+    "a trainer's spelling": Layout(PLAIN, tensors_of(PLAIN), TRAINER),
+    "tied, every copy": Layout(TIED, tensors_of(TIED), TIED_CONFIG),
+    "tied, stored once": Layout(TIED, tensors_of(TIED, once=True), TIED_CONFIG, "pytorch_model.bin"),
+    "tied, the key's old name": Layout(
+        TIED, tensors_of(TIED, once=True), {**TIED_CONFIG, "tie_weights": None, "tie_wts": True}
+    ),
+    "scaled input": Layout(
+        random_weights(seed=5, scale_input=True),
+        tensors_of(random_weights(seed=5, scale_input=True)),
+        config(scale_input=True),
+    ),
+    "one head": Layout(
+        random_weights(1, seed=6), tensors_of(random_weights(1, seed=6)), config(n_predict=1, top_k_tokens_per_head=[4])
+    ),
+    "seven heads": Layout(
+        random_weights(7, 16, seed=7),
+        tensors_of(random_weights(7, 16, seed=7)),
+        config(n_predict=7, inner_dim=16, top_k_tokens_per_head=[2, 2, 1, 1, 1, 1, 1]),
+    ),
+    "padded": Layout(random_weights(seed=8), padded(random_weights(seed=8)), config(vocab_size=VOCAB + 8)),
+    "fewer ids": Layout(FEWER, tensors_of(FEWER), config(vocab_size=VOCAB - 8)),
+}

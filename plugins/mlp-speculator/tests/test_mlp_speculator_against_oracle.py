@@ -1,0 +1,135 @@
+"""Drafts of every variant equal those of an independent derivation: chains, trees and laws, over ragged batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlp_speculator_oracle as oracle
+import pytest
+import torch
+from mlp_speculator_checkpoints import VOCAB
+from mlp_speculator_layouts import LAYOUTS, Layout
+from mlp_speculator_watch import Row, Watch, assert_all_are, built
+
+from specdec.testing.contract import script_batch
+from specdec.testing.driving import Driver
+from specdec_plugin_mlp_speculator.layout import embedding_factor, embedding_weight, state_weight
+
+
+def driven(layout: Layout, folder: Path, **keys: Any) -> Watch:
+    """Run the speculator through the lives of some requests; chains are accepted in part."""
+    proposer, resolved, target = built(layout.save(folder), **keys)
+    watch = Watch(proposer)
+    driver = Driver(watch, resolved.traits, target)
+    for seed in range(2):
+        driver.run(script_batch(10, seed, VOCAB, resolved.num_speculative_tokens))
+    assert driver.problems == []
+    assert len(watch.rows) > 50
+    assert watch.widest > 4
+    return watch
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_chains_of_every_variant_are_the_oracles(name: str, tmp_path: Path) -> None:
+    layout = LAYOUTS[name]
+    watch = driven(layout, tmp_path / "x")
+    assert max(len(row.tokens) for row in watch.rows) == len(layout.weights.heads), "k is the number of heads"
+    assert_all_are(
+        watch.rows, lambda row: oracle.chain(layout.weights, row.state, row.text[-1], row.limit, VOCAB), clear=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "widths", "kept"),
+    [
+        ("plain", {"n_candidates": 4}, (3, 2, 2), 4),
+        ("plain", {"top_k_tokens_per_head": [5, 4, 3]}, (5, 4, 3), 4),
+        ("plain", {"top_k_tokens_per_head": [5, 4, 3], "n_candidates": 5}, (5, 4, 3), 5),
+        ("plain", {"top_k_tokens_per_head": [3, 2], "n_candidates": 6}, (3, 2), 6),
+        ("plain", {"top_k_tokens_per_head": [6], "n_candidates": 3}, (6,), 3),
+        ("plain", {"n_candidates": 1}, (3, 2, 2), 1),
+        ("tied, stored once", {"n_candidates": 5}, (3, 2, 2, 1), 5),
+        ("seven heads", {"n_candidates": 3}, (2, 2, 1, 1, 1, 1, 1), 3),
+        ("padded", {"n_candidates": 12}, (3, 2, 2), 12),
+        ("a trainer's spelling", {"n_candidates": 1}, (1, 1, 1), 1),
+    ],
+)
+def test_trees_are_the_oracles(
+    name: str, keys: dict[str, Any], widths: tuple[int, ...], kept: int, tmp_path: Path
+) -> None:
+    layout = LAYOUTS[name]
+    watch = driven(layout, tmp_path / "x", **keys)
+    assert_all_are(
+        watch.rows,
+        lambda row: oracle.tree(layout.weights, row.state, row.text[-1], widths, kept, row.limit, VOCAB),
+        clear=1e-6,
+    )
+
+
+def test_every_limit_of_a_tree_cuts_it_to_its_first_nodes(tmp_path: Path) -> None:
+    layout, seen = LAYOUTS["plain"], set()
+    for k in range(1, 10):
+        watch = driven(layout, tmp_path / "x", n_candidates=4, num_speculative_tokens=k)
+        seen |= {(row.limit, len(row.tokens)) for row in watch.rows}
+        assert_all_are(
+            watch.rows,
+            lambda row: oracle.tree(layout.weights, row.state, row.text[-1], (3, 2, 2), 4, row.limit, VOCAB),
+            clear=1e-6,
+        )
+    assert {(limit, limit) for limit in range(1, 7)} <= seen
+    assert any(length < limit for limit, length in seen), "sequences that share more have fewer nodes"
+
+
+def test_the_fastest_kernels_of_this_machine_draft_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPECDEC_KERNELS", raising=False)
+    layout = LAYOUTS["tied, stored once"]
+    watch = driven(layout, tmp_path / "x")
+    assert_all_are(
+        watch.rows, lambda row: oracle.chain(layout.weights, row.state, row.text[-1], row.limit, VOCAB), clear=1e-5
+    )
+
+
+def laws_of(layout: Layout, row: Row) -> list[torch.Tensor]:
+    """Return the law of each id of a drawn chain, given those before it."""
+    s, token, laws = oracle.begin(layout.weights, row.state), row.text[-1], []
+    for i, drafted in enumerate(row.tokens):
+        s, logits = oracle.forward(layout.weights, i, s, token, VOCAB)
+        laws.append((logits / row.temperature).softmax(-1))
+        token = drafted
+    return laws
+
+
+@pytest.mark.parametrize("name", ["plain", "tied, stored once", "padded", "fewer ids"])
+def test_drawn_drafts_report_the_oracles_laws_each_after_the_ids_that_were_drawn(name: str, tmp_path: Path) -> None:
+    layout, compared, strayed = LAYOUTS[name], 0, 0
+    watch = driven(layout, tmp_path / "x", draft_sample_method="probabilistic")
+    for row in watch.rows:
+        if row.temperature == 0:
+            assert set(row.law_rows) == {-1}
+            continue
+        assert row.laws is not None
+        for token, law_row, law in zip(row.tokens, row.law_rows, laws_of(layout, row), strict=True):
+            torch.testing.assert_close(row.laws[law_row].double(), law, atol=2e-6, rtol=1e-3)
+            assert law[token] > 0
+            strayed += token != int(law.argmax())
+            compared += 1
+    assert compared > 60
+    assert strayed > 10, "they are draws, and not the likeliest ids"
+
+
+@pytest.mark.parametrize(
+    ("n_predict", "inner", "sw", "ew", "factor"),
+    [
+        (3, 4096, 0.890898718, 20.554837, 23.0720244),
+        (4, 3072, 0.917004043, 15.6327575, 17.0476429),
+        (4, 4096, 0.917004043, 18.0511535, 19.6849224),
+        (5, 6144, 0.933032992, 19.9416316, 21.3729115),
+        (5, 8192, 0.933032992, 23.0266127, 24.6793124),
+    ],
+)
+def test_the_constants_are_the_worked_ones(n_predict: int, inner: int, sw: float, ew: float, factor: float) -> None:
+    assert state_weight(n_predict) == pytest.approx(sw, rel=2e-9)
+    assert embedding_weight(n_predict, inner) == pytest.approx(ew, rel=1e-8)
+    assert embedding_factor(n_predict, inner) == pytest.approx(factor, rel=1e-8)
+    assert oracle.constants(n_predict, inner) == pytest.approx((sw, ew), rel=1e-8)
