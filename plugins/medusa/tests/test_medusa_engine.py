@@ -111,10 +111,11 @@ def test_heads_in_the_targets_own_checkpoint_need_no_model(tmp_path: Path) -> No
     assert_drafts_are_of_the_stock_states(TARGET, heads, watch, texts)
 
 
-def test_typical_acceptance_is_lossy_and_greedy_where_the_request_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", [{"num_speculative_tokens": 3}, {"speculative_token_tree": TREE}])
+def test_typical_acceptance_is_lossy_and_greedy_where_the_request_is(tmp_path: Path, shape: dict[str, Any]) -> None:
     """It accepts more than the rule that keeps the law, says that it is lossy, and at temperature 0 changes nothing."""
     layout = LAYOUTS["new"]
-    config = {"model": layout.save(tmp_path / "x"), "num_speculative_tokens": 3}
+    config = {"model": layout.save(tmp_path / "x"), **shape}
     typical = {**config, "rejection_sample_method": "typical", "posterior_threshold": 1e-3, "posterior_alpha": 0.1}
     with LLM(hf_model=TARGET, strict=True) as llm:
         plain, _ = said(llm, prompts(4))

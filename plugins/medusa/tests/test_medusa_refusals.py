@@ -145,7 +145,7 @@ def test_two_tensors_of_one_name_and_heads_of_different_depth_are_refused(tmp_pa
             },
             "one draw a place",
         ),
-        ({"speculative_token_tree": "[(0,), (1,)]", "rejection_sample_method": "typical"}, "verifies chains"),
+        ({"speculative_token_tree": "[(0,), (1,)]", "rejection_sample_method": "block"}, "verifies chains"),
     ],
 )
 def test_options_that_cannot_be_honoured_are_refused_by_name(

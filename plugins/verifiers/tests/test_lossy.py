@@ -87,3 +87,55 @@ def test_typical_asks_for_less_where_the_target_is_undecided(kernels):
     just = 0.05 / np.exp(-entropy)  # alpha at which the least likely id is as likely as asked for
     assert (Typical(kernels, 1.0, just * 1.01).verify(*arguments).accepted == 0).all()
     assert (Typical(kernels, 1.0, just * 0.99).verify(*arguments).accepted == K).all()
+
+
+def best_by_enumeration(draft, p, threshold, alpha, greedy):
+    """Accepted nodes of each row: all paths of a tree, tried one by one in float64, by the words of the definition."""
+    entropy = -(p * np.log(p + 1e-5)).sum(-1)
+    bar = np.minimum(threshold, alpha * np.exp(-entropy))
+    found, node, row = [], 0, 0
+    for length, plain in zip(draft.lengths, greedy, strict=True):
+        tokens, parents = draft.tokens[node : node + length], draft.parents[node : node + length]
+        best = (0, 0.0, ())
+        for leaf in range(length):
+            path = [leaf]
+            while parents[path[0]] >= 0:
+                path.insert(0, int(parents[path[0]]))
+            chances = [p[row + 1 + parents[n]][tokens[n]] for n in path]
+            stands = [
+                tokens[n] == p[row + 1 + parents[n]].argmax() if plain else chance > bar[row + 1 + parents[n]]
+                for n, chance in zip(path, chances, strict=True)
+            ]
+            if all(stands):
+                key = (len(path), np.log(chances).sum())
+                if key[0] > best[0] or (key[0] == best[0] and key[1] > best[1] + 1e-9):
+                    best = (*key, tuple(path))
+        found.append(best[2])
+        node, row = node + length, row + length + 1
+    return found
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_typical_takes_the_longest_likely_path_of_a_tree_and_the_likelier_of_two(greedy, kernels):
+    rng = np.random.default_rng(5)
+    lengths = rng.integers(0, 14, 300).tolist()
+    tokens, parents = [], []
+    for length in lengths:
+        above = [-1] + [int(rng.integers(-1, i)) for i in range(1, length)]
+        free = {parent: list(rng.permutation(16)) for parent in range(-1, length)}  # siblings differ
+        tokens += [free[parent].pop() for parent in above[:length]]
+        parents += above[:length]
+    draft = Draft(lengths, np.array(tokens, np.int32), parents=np.array(parents, np.int32))
+    rows = len(tokens) + len(lengths)
+    logits = torch.from_numpy(rng.normal(size=(rows, 16))).float()
+    keys = np.zeros(rows, np.uint64)
+    noise = Noise(keys, np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32))
+    plain = np.full(300, greedy)
+    plain[0] = False
+    verdict = Typical(kernels, 0.05, 0.4).verify(draft, logits, noise, None, plain)
+    p = torch.softmax(logits.double(), -1).numpy()
+    expected = best_by_enumeration(draft, p, 0.05, 0.4, plain)
+    ends = np.cumsum(verdict.accepted)
+    paths = [tuple(verdict.path[end - n : end].tolist()) for n, end in zip(verdict.accepted, ends, strict=True)]
+    assert paths == expected
+    assert len({len(path) for path in paths}) > (1 if greedy else 3), "the trees tell rules apart"

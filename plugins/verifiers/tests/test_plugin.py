@@ -70,7 +70,7 @@ def test_former_names_lead_to_standard_with_a_warning(old):
     assert resolved.verifier == "standard"
 
 
-@pytest.mark.parametrize("name", ["block", "synthetic", "typical"])
+@pytest.mark.parametrize("name", ["block", "synthetic"])
 @pytest.mark.parametrize(("traits", "fits"), [(TREE, "'coupled' or 'standard'"), (SOFT_TREE, "use 'standard'")])
 def test_rules_for_chains_are_refused_for_trees_with_what_fits(name, traits, fits):
     found = problems(traits, name, **(RATES if name == "synthetic" else {}))

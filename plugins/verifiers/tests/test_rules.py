@@ -28,7 +28,7 @@ MAKERS = {
     "synthetic": lambda kernels: Synthetic(kernels, [0.8, 0.6, *[0.5] * 10]),
     "typical": lambda kernels: Typical(kernels, 0.09, 0.3),
 }
-TREES = {"standard"}
+TREES = {"standard", "typical"}
 CASES = [(name, trees) for name in MAKERS for trees in (False, True) if not trees or name in TREES]
 every = pytest.mark.parametrize(("name", "trees"), CASES)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specdec_plugin_verifiers.options import SyntheticOptions, TypicalOptions
 
 LOSSY = ("synthetic", "typical")
-CHAINS_ONLY = ("block", "synthetic", "typical")
+CHAINS_ONLY = ("block", "synthetic")
 KEY = "rejection_sample_method"
 
 
