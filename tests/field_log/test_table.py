@@ -36,7 +36,7 @@ def test_every_test_that_is_named_exists() -> None:
     missing = []
     for row, text in rows().items():
         file = ""
-        for named in re.findall(r"([\w/.]*)::(test_\w+)", text):
+        for named in re.findall(r"([\w/.-]*)::(test_\w+)", text):
             file = named[0] or file
             if named[1] not in names_in(file):
                 missing.append(f"row {row}: {file}::{named[1]}")

@@ -161,7 +161,7 @@ def _loaded_as(
     config, problems = SpeculativeConfig.read(speculative_config)
     draft = DraftSource(model, revision=revision)
     try:
-        if problems:
+        if problems or is_known_type(draft.hf_config.get("model_type")):
             return None
         found = load_target_as(draft, config, registry)
     except ConfigError:  # what is wrong with the target has been said better

@@ -120,16 +120,20 @@ def compared(
     temperature: float = 0.0,
     lives: Sequence[Script] = LIVES,
     max_model_len: int | None = None,
+    change: Callable[[Any], Any] = lambda proposer: proposer,
     **keys: Any,
 ) -> Compared:
-    """Lead a proposer through the lives, and compare each draft with the oracle's over `tensors`."""
+    """Lead a proposer through the lives, and compare each draft with the oracle's over `tensors`.
+
+    `change` makes another proposer of the one that the method makes.
+    """
     handle = handle_of(family, folder, max_model_len)
     method = built(folder, handle, k, **keys)
-    comparing = Compared(method.proposer(handle), oracle_of(family, folder, tensors, running))
+    comparing = Compared(change(method.proposer(handle)), oracle_of(family, folder, tensors, running))
     driver = Driver(comparing, method.resolved.traits, handle, shuffle_seed=1)
     limits = [tuple(min(limit, k) for limit in life.limits) for life in lives]
     changes = [{"temperature": temperature, "limits": at_most} for at_most in limits]
-    driver.run([Script(**{**life.__dict__, **change}) for life, change in zip(lives, changes, strict=True)])
+    driver.run([Script(**{**life.__dict__, **keys_}) for life, keys_ in zip(lives, changes, strict=True)])
     comparing.close()
     assert not driver.problems
     return comparing

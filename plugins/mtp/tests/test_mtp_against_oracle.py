@@ -11,6 +11,7 @@ import pytest
 from mtp_models import MODELS
 from mtp_replay import Compared, compared
 
+from specdec.nn.module_drafter import ModuleDrafter
 from specdec.testing.driving import Script
 
 DRAWN = {"draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}
@@ -55,6 +56,13 @@ def test_their_laws_are_those_of_the_formats(family: str, tmp_path: Path) -> Non
     found = run(family, tmp_path, 2, running=2, temperature=1.3, **DRAWN)
     assert found.deepest == 4
     assert found.error < 2e-5
+
+
+def test_one_module_that_begins_again_is_the_one_that_is_used_again(tmp_path: Path) -> None:
+    """The rule for drafts behind the last module says of a single module what reuse does."""
+    found = run("mimo", tmp_path, change=lambda one: ModuleDrafter([one._head], [one._cache], one._plan._sampler))
+    assert found.count > 60
+    assert found.margin > 1e-4
 
 
 def test_module_0_alone_drafts_if_it_is_to_be_used_again(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import mtp_models
 import pytest
 import torch
-from mtp_models import MODELS, VOCAB
+from mtp_models import MODELS
 from mtp_oracle import Row
 from mtp_replay import Compared, oracle_of
 
-from specdec.errors import ConfigError, TargetError
+from specdec.errors import TargetError
 from specdec.sources import TargetInfo
 from specdec.testing.contract import ProposerContract
 from specdec.testing.fakes import FakeTarget
@@ -152,13 +152,3 @@ def test_without_a_method_that_knows_it_a_mimo_cannot_be_loaded(keys: Any, tmp_p
     folder = mtp_models.save(tmp_path, "mimo", mtp_models.module_tensors("mimo"))
     with pytest.raises(TargetError, match="cannot be loaded, the configuration cannot be read"):
         LLM(folder, keys)
-
-
-def test_the_hook_is_not_asked_for_a_target_that_transformers_knows(tmp_path: Path) -> None:
-    folder = mtp_models.save(tmp_path, "deepseek", mtp_models.module_tensors("deepseek"))
-    (tmp_path / "config.json").write_text((tmp_path / "config.json").read_text().replace('"deepseek_v3"', '"nothing"'))
-    with pytest.raises(TargetError):
-        LLM(folder, {"method": "mtp"})
-    assert VOCAB == mtp_models.target("deepseek").config.vocab_size
-    with pytest.raises(ConfigError, match="of no family"):
-        LLM(hf_model=mtp_models.target("deepseek"), speculative_config={"method": "mtp", "model": folder})

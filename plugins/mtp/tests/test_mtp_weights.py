@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mtp_models
 import pytest
-import safetensors
 import torch
 from mtp_models import MODELS, SHARDS
 from mtp_replay import built, compared, handle_of
 from torch import Tensor
 
 from specdec.errors import ConfigError
+from specdec.nn import weights
+from specdec.nn.features import FeatureDrafter
 from specdec.protocols import Proposer
 from specdec_plugin_mtp.weights import dequantised
 
@@ -40,30 +41,17 @@ def refused(folder: Path, family: str, tensors: dict[str, Tensor], **says: Any) 
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Gather the names of all tensors that are read."""
     names: list[str] = []
-    original = safetensors.safe_open
+    original = weights._safetensors
 
-    class Counting:
-        def __init__(self, *args: Any, **keywords: Any) -> None:
-            self._content = original(*args, **keywords)
+    def gathering(file: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
+        tensors = original(file, wanted)
+        names.extend(tensors)
+        return tensors
 
-        def __enter__(self) -> Counting:
-            return self
-
-        def __exit__(self, *args: object) -> None:
-            self._content.__exit__(*args)
-
-        def keys(self) -> Any:
-            return self._content.keys()
-
-        def get_tensor(self, name: str) -> Tensor:
-            names.append(name)
-            tensor: Tensor = self._content.get_tensor(name)
-            return tensor
-
-    monkeypatch.setattr(safetensors, "safe_open", Counting)
+    monkeypatch.setattr(weights, "_safetensors", gathering)
     return names
 
 
@@ -74,7 +62,6 @@ def test_only_the_tensors_of_the_modules_that_run_are_read_each_once(
     tensors = mtp_models.module_tensors(family, 2)
     place = mtp_models.save(tmp_path, family, tensors, 2)
     handle = handle_of(family, place)
-    read.clear()
     built(place, handle, mtp_recurrence="reuse").proposer(handle)
     assert sorted(read) == sorted(mtp_models.module_tensors(family, 1))
 
@@ -170,6 +157,20 @@ def test_other_quantised_tensors_are_refused_by_name(removed: str, added: dict[s
     message = refused(tmp_path, "deepseek", {**tensors, **{name + ending: tensor for ending, tensor in added.items()}})
     assert "quantised in a way that is not known here" in message
     assert all(name + ending in message for ending in added)
+
+
+def test_in_low_precision_what_chooses_experts_stays_in_float32(tmp_path: Path) -> None:
+    """Biases that differ in the last bits of float32 choose other experts; transformers keeps them so, too."""
+    tensors = mtp_models.module_tensors("deepseek")
+    place = mtp_models.save(tmp_path, "deepseek", tensors)
+    handle = handle_of("deepseek", place)
+    handle.model = mtp_models.target("deepseek", torch.bfloat16)
+    proposer = built(place, handle).proposer(handle)
+    assert isinstance(proposer, FeatureDrafter)
+    state = proposer._head._block._layer.state_dict()  # type: ignore[attr-defined]
+    name = "mlp.gate.e_score_correction_bias"
+    assert torch.equal(state.pop(name), tensors[f"model.layers.{mtp_models.LAYERS}.{name}"])
+    assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
 
 
 # What is missing, or too much

@@ -107,5 +107,19 @@ class MtpPlugin:
 
         return make(config, cast("MtpOptions", options), draft, target, registry.kernels)
 
+    @hookimpl(optionalhook=True)
+    def specdec_vllm_config(
+        self,
+        method: str,
+        config: SpeculativeConfig,
+        options: MethodOptions,
+        draft: DraftSource | None,
+        target: TargetInfo,
+    ) -> Mapping[str, Any] | Problem | None:
+        """Return the keys with which vLLM runs the modules by itself."""
+        from specdec_plugin_mtp.vllm_keys import vllm_config
+
+        return vllm_config(method, config, cast("MtpOptions", options), draft, target)
+
 
 mtp = MtpPlugin()

@@ -1,0 +1,26 @@
+"""Which configured MTP modules vLLM 0.32 runs by itself, in keys of its `--speculative-config`; no vLLM, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specdec.config import SpeculativeConfig
+from specdec.sources import DraftSource, Problem, TargetInfo
+from specdec_plugin_mtp.options import MtpOptions
+from specdec_plugin_mtp.reading import Reading
+
+
+def vllm_config(
+    method: str, config: SpeculativeConfig, options: MtpOptions, draft: DraftSource | None, target: TargetInfo
+) -> Mapping[str, Any] | Problem | None:
+    """Return the keys, or what stands against them."""
+    if draft is None:  # the check says so
+        return None
+    modules, k = Reading.of(draft).n_predict or 1, config.num_speculative_tokens or 1
+    if min(modules, k) > 1 and options.recurrence(modules) == "modules":
+        message = f"its {modules} modules draft one behind the other, and vLLM's runner uses the first one again"
+        return Problem(key="mtp_recurrence", message=message)
+    # Of a target's own modules vLLM finds the checkpoint by itself, and its quantization besides.
+    inside = draft.original.model == target.model
+    return {"method": method, "model": None} if inside else {"method": method}
