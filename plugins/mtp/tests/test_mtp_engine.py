@@ -71,6 +71,25 @@ def test_drafts_are_those_over_the_targets_own_states(family: str, modules: int,
             torch.testing.assert_close(row.state, states[row.position], atol=1e-4, rtol=1e-4)
 
 
+def test_prompts_have_their_log_probabilities_in_chunks_beside_drafts_row_34(tmp_path: Path) -> None:
+    folder = mtp_models.save(tmp_path, "glm4_moe", mtp_models.module_tensors("glm4_moe", 1), 1)
+    prompts = [{"prompt_token_ids": [(7 * i + n) % 50 + 1 for i in range(n)]} for n in (3, 17, 40)]
+    sampling = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, prompt_logprobs=1)
+    found = []
+    for keys in (None, {"method": "mtp", "num_speculative_tokens": 3}):
+        with LLM(folder, keys, strict=True, prefill_chunk_size=8) as llm:
+            found.append(llm.generate(prompts, sampling))
+    assert sum(result.metrics.drafted for result in found[1]) > 0
+    for plain, fast, prompt in zip(*found, prompts, strict=True):
+        assert len(fast.prompt_logprobs) == len(prompt["prompt_token_ids"])
+        for one, other in zip(plain.prompt_logprobs, fast.prompt_logprobs, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                assert list(one) == list(other)
+                values = ([entry.logprob for entry in at.values()] for at in (one, other))
+                assert next(values) == pytest.approx(next(values), abs=1e-4)
+
+
 class TestContract(ProposerContract):
     @pytest.fixture(params=["longcat", "deepseek"])
     def family(self, request: pytest.FixtureRequest) -> str:
