@@ -32,13 +32,13 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from spec_bench import load_prompts
 from specdec import hookimpl
 from specdec_engine import LLM, SamplingParams
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "demo"))
 from smollm2 import model_folder
 
-MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 PLAIN, LOOKUP_5, LOOKUP_10 = "transformers plain", "transformers lookup 5", "transformers lookup 10"
 OURS, OURS_NGRAM, OURS_SUFFIX = "specdec plain", "specdec n-gram", "specdec suffix"
@@ -73,20 +73,6 @@ class Result:
     repeat: int
     tokens: int
     seconds: float
-
-
-def load_prompts(path: Path, per_task: int) -> list[tuple[str, str]]:
-    """Return (task, text), the same number for each task, spread evenly over the file."""
-    by_task: dict[str, list[str]] = defaultdict(list)
-    for line in path.read_text(encoding="utf-8").splitlines():
-        question = json.loads(line)
-        task = "mt_bench" if question["category"] in MT_BENCH else question["category"]
-        by_task[task].append(question["turns"][0])
-    chosen = []
-    for task, texts in sorted(by_task.items()):
-        stride = max(1, len(texts) // per_task)
-        chosen += [(task, text) for text in texts[::stride][:per_task]]
-    return chosen
 
 
 def edit_prompts(count: int) -> list[tuple[str, str]]:

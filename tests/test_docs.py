@@ -42,7 +42,7 @@ RUN = [README, *sorted(DOCS.glob("*.md"))]
 PAGES = [*RUN, BENCHMARKS, ROOT / "CHANGELOG.md"]
 HOOKS = [name for name in dir(hookspecs) if hasattr(getattr(hookspecs, name), "specdec_spec")]
 COMMANDS = ("", "generate", "explain", "plugins", "plugins list", "plugins show", "plugins doctor")
-COMMANDS += ("suffix", "suffix inspect", "suffix merge")
+COMMANDS += ("suffix", "suffix inspect", "suffix merge", "vllm")
 NOT_RUN = ("make ",)  # commands of a page that would run for minutes
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 

@@ -70,6 +70,19 @@ def folder(tmp_path_factory):
     return folder
 
 
+def test_of_drafts_that_are_drawn_from_the_targets_own_law_all_are_accepted(folder):
+    """The target is its own draft model; each law is over by one position, and one of two requests is greedy."""
+    from vllm import SamplingParams
+
+    config = {"method": "draft_model", "model": str(folder / "target"), "num_speculative_tokens": 3}
+    params = [SamplingParams(temperature=i % 2, max_tokens=61, ignore_eos=True) for i in range(8)]
+    with engine(folder / "target", **over_the_bridge(config, draft_sample_method="probabilistic")) as llm:
+        found = tokens(llm, [[i % len(LAW)] for i in range(8)], params)
+        counted = metrics(llm)
+    assert len({tuple(answer[0]) for answer in found[1::2]}) > 1
+    assert counted["spec_decode_num_draft_tokens"] == counted["spec_decode_num_accepted_tokens"] > 8 * 40
+
+
 def test_sampled_text_follows_the_target_and_drawn_drafts_are_accepted_more_often(folder):
     rates = {}
     for mode in ("probabilistic", "greedy"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import engine, metrics, tokens
 from vllm_bridge_recording import RecordingStates, recorder_of, rows_by_text
-from vllm_heads import AUX, HEADS, ROOT, over_the_bridge
+from vllm_heads import AUX, HEADS, MTP, ROOT, draft_model, mtp_target, over_the_bridge
 from vllm_models import random_llama
 
 from specdec_vllm import routes
@@ -67,20 +67,19 @@ def in_the_reference_engine(llama, config, texts):
     return recorder
 
 
-@pytest.mark.parametrize("method", HEADS)
-def test_rows_states_and_drafts_are_those_of_the_reference_engine(method, llama, texts, tmp_path, monkeypatch):
-    config = HEADS[method](tmp_path / "draft")
-    ours, counted = in_vllm(llama, config, texts, monkeypatch, **CHUNKED)
-    theirs = in_the_reference_engine(llama, config, texts)
-    assert ours.layout_problems() == []
+def assert_that_rows_and_drafts_are_those_of_the_reference_engine(target, config, texts, monkeypatch):
+    ours, counted = in_vllm(target, config, texts, monkeypatch, **CHUNKED)
+    theirs = in_the_reference_engine(target, config, texts)
+    assert ours.layout_problems() == [] or ours.traits.rows == "none"
     rows, drafts = rows_by_text(ours, texts)
     wanted_rows, wanted_drafts = rows_by_text(theirs, texts)
     per_position = counted["spec_decode_num_accepted_tokens_per_pos"]
-    assert min(per_position) > 2 and counted["spec_decode_num_drafts"] > per_position[0] + 5
+    assert min(per_position) > 2 and counted["spec_decode_num_drafts"] > per_position[0] + 2
     if ours.traits.rows == "all":  # the last id of an answer is never run, nor is what a rejected draft ran
         assert {(t, p) for t, ids in enumerate(texts) for p in range(len(PROMPTS[t]))} <= rows.keys()
     both = rows.keys() & wanted_rows.keys()
-    assert len(both) > 0.7 * max(len(rows), len(wanted_rows))  # where chunks end is each host's own affair
+    # Where chunks end is each host's own affair, and of those the last row alone may be seen.
+    assert len(both) >= 0.7 * max(len(rows), len(wanted_rows))
     for place in both:
         token, hidden, aux = rows[place]
         assert token == wanted_rows[place][0] == texts[place[0]][place[1] + 1]
@@ -89,8 +88,22 @@ def test_rows_states_and_drafts_are_those_of_the_reference_engine(method, llama,
             if mine is not None:
                 torch.testing.assert_close(mine, other, atol=2e-5, rtol=2e-4)
     same = drafts.keys() & wanted_drafts.keys()
-    assert len(same) > 0.9 * max(len(drafts), len(wanted_drafts)) > 50
+    assert len(same) > 0.9 * max(len(drafts), len(wanted_drafts)) > 45
     assert {place: drafts[place] for place in same} == {place: wanted_drafts[place] for place in same}
+
+
+@pytest.mark.parametrize("method", [*HEADS, "draft_model"])
+def test_rows_states_and_drafts_are_those_of_the_reference_engine(method, llama, texts, tmp_path, monkeypatch):
+    config = {**HEADS, "draft_model": draft_model}[method](tmp_path / "draft")
+    assert_that_rows_and_drafts_are_those_of_the_reference_engine(llama, config, texts, monkeypatch)
+
+
+@pytest.mark.filterwarnings("ignore:num_speculative_tokens 4 is above the n_predict")
+def test_modules_inside_of_the_target_are_shown_and_draft_what_they_do_in_the_reference_engine(tmp_path, monkeypatch):
+    target = mtp_target(tmp_path / "target")
+    with engine(target) as llm:
+        texts = [p + ids for p, (ids,) in zip(PROMPTS, tokens(llm, PROMPTS, params()), strict=True)]
+    assert_that_rows_and_drafts_are_those_of_the_reference_engine(target, MTP, texts, monkeypatch)
 
 
 def test_the_layers_are_those_that_were_asked_for(llama, texts, tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
-"""With methods that read the target's states, greedy text is that of vLLM without speculation, whatever the batch does."""
+"""With methods that read the target's states, greedy text is that of vLLM without speculation in every batch."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 from conftest import engine, metrics, tokens
@@ -54,7 +56,7 @@ def test_of_a_perfect_head_every_draft_is_accepted_and_counted(tmp_path):
         counted = metrics(llm)
     for prompt, (ids,) in zip(asked, found, strict=True):
         text = [*prompt[-1:], *ids]
-        assert all(b == (5 * a + 1) % size for a, b in zip(text, text[1:], strict=False))
+        assert all(b == (5 * a + 1) % size for a, b in itertools.pairwise(text))
     # 41 ids are the first one and eight steps of a draft of 4 with its bonus token, for each of three requests.
     assert counted["spec_decode_num_drafts"] == 3 * 8
     assert counted["spec_decode_num_draft_tokens"] == 3 * 8 * 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from specdec.draft import Draft
 from specdec.testing.recording import RecordingProposer
 from specdec.testing.stubs import Stub
@@ -31,7 +33,7 @@ class Wrapped(Stub):
         ends = [0]
         for length in draft.lengths:
             ends.append(ends[-1] + length)
-        spans = list(zip(ends, ends[1:], strict=False))
+        spans = list(itertools.pairwise(ends))
         self.drafts.append([draft.tokens[a:b].tolist() for a, b in spans])
         for i, (a, b) in enumerate(spans):
             known = batch.request(i).tokens.tolist()
@@ -69,7 +71,8 @@ def rows_by_text(recorder, texts):
     for call, drafted in zip(recorder.calls_seen, recorder.inner.drafts, strict=True):
         for i, known in enumerate(call.tokens):
             text = next(t for t, ids in enumerate(texts) if ids[: len(known)] == known)
-            for row in (call.rows.request == i).nonzero()[0].tolist():
+            own = [] if call.rows is None else (call.rows.request == i).nonzero()[0].tolist()
+            for row in own:
                 hidden = None if call.rows.hidden is None else call.rows.hidden[row]
                 aux = None if call.rows.aux is None else call.rows.aux[row]
                 rows[text, int(call.rows.positions[row])] = (int(call.rows.tokens[row]), hidden, aux)

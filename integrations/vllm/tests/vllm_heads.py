@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from vllm_models import SIZES, WORDS
+from vllm_models import SIZES, WORDS, random_llama, save_tokenizer
 
 ROOT = Path(__file__).parents[3]
 WIDTH = SIZES["hidden_size"]
@@ -57,7 +57,47 @@ def mlp_speculator(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict
     return {"method": "mlp_speculator", "model": model, "num_speculative_tokens": 3}
 
 
-HEADS = {"eagle": eagle, "eagle3": eagle3, "medusa": medusa, "mlp_speculator": mlp_speculator}
+def dflash(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
+    """A DFlash head over what leaves the first and the last of four layers."""
+    made = from_plugin("dflash", "dflash_checkpoints")
+    tensors = made.trunk(width, 2 * width, seed=0) | made.vocabulary(width, words, words, seed=0)
+    layers = {"dflash_config": {"target_layer_ids": [0, 3], "mask_token_id": words - 1}}
+    settings = made.config(width, vocab_size=words, **layers)
+    return {"method": "dflash", "model": made.save(folder, tensors, settings), "num_speculative_tokens": 4}
+
+
+def draft_model(folder: Path, words: int = WORDS) -> dict[str, Any]:
+    """A llama of one layer with other weights than the target's."""
+    random_llama(folder, layers=1, seed=1)
+    return {"method": "draft_model", "model": str(folder), "num_speculative_tokens": 4}
+
+
+def mtp_target(folder: Path) -> Path:
+    """A GLM-4 with experts and one MTP module, with heads as wide as vLLM's CPU kernels want them."""
+    import transformers
+
+    made = from_plugin("mtp", "mtp_models")
+    family, width = "glm4_moe", {32: 128, 64: 256, 16: 64, 8: 32}
+    keys = {**made.MODELS[family].keys, "hidden_size": 128, "head_dim": 32, "max_position_embeddings": 256}
+    model = transformers.AutoModelForCausalLM.from_config(transformers.Glm4MoeConfig(**keys), dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(made.drawn(name, tuple(parameter.shape)))
+    tensors = {}
+    for name, tensor in made.module_tensors(family).items():
+        inner = {32: 128} if "mlp" in name else width
+        tensors[name] = made.drawn(name, tuple(inner.get(size, size) for size in tensor.shape))
+    small, made.target = made.target, lambda family: model
+    try:
+        made.save(folder, family, tensors)
+    finally:
+        made.target = small
+    save_tokenizer(folder, made.VOCAB)
+    return folder
+
+
+MTP = {"method": "mtp", "num_speculative_tokens": 4}
+HEADS = {"eagle": eagle, "eagle3": eagle3, "medusa": medusa, "mlp_speculator": mlp_speculator, "dflash": dflash}
 
 
 def perfect_eagle(folder: Path, words: int) -> dict[str, Any]:

@@ -45,7 +45,13 @@ class WrongOptions(MethodOptions):
 
 
 class Plugin:
-    """The hooks of all of them."""
+    """The hooks of all of them; `answer` is what is said of vLLM's own methods."""
+
+    answer = None
+
+    @hookimpl(optionalhook=True)
+    def specdec_vllm_config(self):
+        return self.answer
 
     @hookimpl
     def specdec_method_options(self, method):

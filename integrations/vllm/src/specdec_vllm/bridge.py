@@ -60,7 +60,7 @@ def _with_states(original: Any) -> Any:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        drafter = getattr(self, "drafter", None)
+        drafter: Any = getattr(self, "drafter", None)
         if not hasattr(drafter, "propose_step"):
             states = (hidden_states, sample_hidden_states, aux_hidden_states)
             return original(self, scheduler_output, sampled_token_ids, sampling_metadata, *states, *args, **kwargs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from specdec.draft import BatchView, Draft, FinishReason, IntArray
 from specdec.errors import ContractError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drafts:
-    """Drafts of a step, one row for each row of the batch; and laws of drawn ones, with the requests that they are of."""
+    """Drafts of a step, one row for each row of the batch; and laws of drawn ones, with their requests."""
 
     rows: list[list[int]]
     laws: tuple[Tensor, list[str]] | None = None
@@ -66,7 +67,7 @@ class StateDrafting(Drafting):
     ) -> None:
         """Take the parts; `kv_tokens` is how many rows the proposer's cache holds, if it has one."""
         super().__init__(proposer, traits, limits, vocab_size, guard)
-        keeps = traits.rows == "all" and traits.weights != "none"
+        keeps = traits.rows != "last" and traits.weights != "none"
         self._ledger: Final = _Ledger(kv_tokens if keeps else None)
         self._next: Final[dict[SeenRequest, int]] = {}  # the position after the last row that the proposer was shown
         self._said_full = False
@@ -91,7 +92,7 @@ class StateDrafting(Drafting):
         draft = self._call(step, shown, np.array([limits.get(request, 0) for request in shown], np.int32))
         if draft is None:
             return nothing
-        ends = np.cumsum(draft.lengths)
+        ends: npt.NDArray[np.int64] = np.cumsum(np.asarray(draft.lengths, np.int64))
         by_request = dict(zip(shown, np.split(draft.tokens, ends[:-1]), strict=True))
         rows = [by_request[r].tolist() if r in by_request else [] for r in requests]
         return Drafts(rows, probabilities(draft, [request.id for request in shown], self._vocab_size))
@@ -141,13 +142,13 @@ class StateDrafting(Drafting):
         return True
 
     def _make_room(self, shown: dict[SeenRequest, Span]) -> None:
-        for request in self._ledger.surplus({request: span.count for request, span in shown.items()}):
+        for request in self._ledger.surplus({r: self._new_rows(r, span) for r, span in shown.items()}):
             request.retired = True
             self.finish(request, "aborted")
             if not self._said_full:
                 self._said_full = True
                 logger.warning(
-                    "the drafter's cache of %d positions is full; request %s, and whichever comes next to that, is decoded "
+                    "the drafter's cache of %d positions is full; request %s, and whichever comes next, is decoded "
                     "without drafts (said once). drafter_kv_tokens sets the size",
                     self._ledger.room,
                     request.id,
@@ -164,8 +165,12 @@ class StateDrafting(Drafting):
         self._guard.succeeded()
         for request, span in shown.items():
             self._next[request] = span.end
-            self._ledger.held[request] = self._ledger.held.get(request, 0) + span.count
+            self._ledger.held[request] = self._ledger.held.get(request, 0) + self._new_rows(request, span)
         return draft
+
+    def _new_rows(self, request: SeenRequest, span: Span) -> int:
+        """Return how many rows a proposer adds to its cache; those that read ids alone catch up with all of them."""
+        return span.count if self._traits.rows == "all" else span.end - self._ledger.held.get(request, 0)
 
     def _view(self, step: Step, shown: dict[SeenRequest, Span], max_draft: IntArray) -> BatchView:
         requests, kept = list(shown), list(shown.values())

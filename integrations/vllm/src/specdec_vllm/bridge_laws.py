@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def probabilities(draft: Draft, names: Sequence[str], vocab_size: int) -> tuple[Tensor, list[str]] | None:
-    """Return laws [R, longest, V] float32 of the R requests with drafts, and these; None if all drafts are point masses.
+    """Return laws [R, longest, V] float32 of the R requests with drafts, and these; None if all are point masses.
 
-    `draft` is a chain for each of `names`, in host form. A point mass beside drawn drafts is a law of its own. Laws over
-    a part of the vocabulary get 0 for the other ids. What stands behind the end of a draft is never read.
+    `draft` is a chain for each of `names`, in host form. A point mass beside drawn drafts is a law of its own. Laws
+    over a part of the vocabulary get 0 for the other ids. What stands behind the end of a draft is never read.
     """
     import torch
 

@@ -1,21 +1,20 @@
-"""The class that vLLM loads for methods that are shown the target's rows, or whose drafts are drawn; needs our plugin."""
+"""The class that vLLM loads for methods that see the target's rows, or whose drafts are drawn; needs our plugin."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from specdec.errors import ConfigError, TargetError
 from specdec.making import make_proposer
 from specdec_vllm.bridge_drafting import Drafts, StateDrafting
 from specdec_vllm.bridge_limits import problems_of
 from specdec_vllm.bridge_rows import Step, spans
-from specdec_vllm.bridge_target import ModelTarget
+from specdec_vllm.bridge_target import BoundedTarget, ModelTarget
 from specdec_vllm.guard import logger
 from specdec_vllm.proposer import Proposer
 from specdec_vllm.settings import DRAFTER_KV_TOKENS, Settled, settle, wanted
-from specdec_vllm.target import TokenTarget
 from specdec_vllm.views import Row, SeenRequest
 
 
@@ -51,13 +50,13 @@ class StateProposer(Proposer):
         traits = resolved.traits
         if traits.aux_layers:
             _check_layers(target_model)
-        target: TokenTarget = TokenTarget(info, self._vllm_config)
+        kv_tokens = resolved.host_keys.get(DRAFTER_KV_TOKENS)
+        target = BoundedTarget(info, self._vllm_config, kv_tokens)
         if traits.rows != "none":
-            kv_tokens = resolved.host_keys.get(DRAFTER_KV_TOKENS)
             target = ModelTarget(info, self._vllm_config, target_model, kv_tokens)
         made = make_proposer(resolved, target, registry)
         drafting = StateDrafting(made, traits, self._limits, info.vocab_size, self.guard, target.kv_cache_tokens)
-        if traits.rows != "none":
+        if traits.rows != "none" or traits.weights != "none":
             drafting.rehearse(info.hidden_size, target.device, target.dtype)
         self._drafting = drafting
         weakref.finalize(self, drafting.close)  # also when the process ends
@@ -78,9 +77,12 @@ class StateProposer(Proposer):
         except (Exception, SystemExit) as error:
             self.guard.failed("the call from vLLM", error)
             return nothing
+        self._release_if_off()
+        return drafts
+
+    def _release_if_off(self) -> None:
         if self.guard.off is not None:
             self._let_go()
-        return drafts
 
     def _drafts(self, step: Step) -> Drafts:
         drafting = self._drafting
@@ -116,7 +118,7 @@ def _check_layers(model: Any) -> None:
 
     if not supports_eagle3(model):
         message = (
-            f"vLLM's {type(model).__name__} does not give the states of its layers, which this method reads; use a method "
-            "that reads the final states only, or none"
+            f"vLLM's {type(model).__name__} does not give the states of its layers, which this method reads; use a "
+            "method that reads the final states only, or none"
         )
         raise TargetError(message)

@@ -77,8 +77,8 @@ def spans(step: Step) -> list[Span]:
         known = int(step.lengths[place])
         if rejected < 0 or span.end >= known or (span.sampled and span.end != known - 1):
             message = (
-                f"request {name}: {ran} ids run from {span.start} on, {drafts} of them drafts, and {len(new)} ids drawn do "
-                f"not make {known} known ids"
+                f"request {name}: {ran} ids run from {span.start} on, {drafts} of them drafts, and {len(new)} "
+                f"ids drawn do not make {known} known ids"
             )
             raise ValueError(message)
         found.append(span)

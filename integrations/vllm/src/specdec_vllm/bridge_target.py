@@ -16,23 +16,31 @@ if TYPE_CHECKING:
 KV_TOKENS: Final = 65536
 
 
-class ModelTarget(TokenTarget):
-    """A `TargetHandle` over a model of vLLM that is held whole by this process."""
+class BoundedTarget(TokenTarget):
+    """A `TargetHandle` for methods with a cache of their own, which vLLM does not know of."""
 
-    def __init__(self, info: TargetInfo, vllm_config: Any, model: Any, kv_tokens: int | None) -> None:
-        """Take the model, and the positions that drafters may hold for all requests together (None: the default)."""
+    def __init__(self, info: TargetInfo, vllm_config: Any, kv_tokens: int | None) -> None:
+        """Take the positions that drafters may hold for all requests together; None: the default."""
         super().__init__(info, vllm_config)
-        self._loaded: Final = model
         self._kv_tokens: Final = kv_tokens
-        text = vllm_config.model_config.hf_text_config
-        # Granite's decoder multiplies what its embedding gives; all other families do that in `embed_input_ids`.
-        self._factor: Final = float(getattr(text, "embedding_multiplier", None) or 1.0)
 
     @property
     def kv_cache_tokens(self) -> int:
         """Positions that all running requests may hold together; at least one request of full length."""
         most = self.max_num_seqs * self.info.max_model_len
         return min(most, max(self._kv_tokens or KV_TOKENS, self.info.max_model_len))
+
+
+class ModelTarget(BoundedTarget):
+    """A `TargetHandle` over a model of vLLM that is held whole by this process."""
+
+    def __init__(self, info: TargetInfo, vllm_config: Any, model: Any, kv_tokens: int | None) -> None:
+        """Take the model besides."""
+        super().__init__(info, vllm_config, kv_tokens)
+        self._loaded: Final = model
+        text = vllm_config.model_config.hf_text_config
+        # Granite's decoder multiplies what its embedding gives; all other families do that in `embed_input_ids`.
+        self._factor: Final = float(getattr(text, "embedding_multiplier", None) or 1.0)
 
     @cached_property
     def _embedding(self) -> Any:

@@ -20,5 +20,6 @@ def specdec_vllm_config(
 
     A Problem says why vLLM cannot, for this configuration. The keys that all methods share are added by the host where
     they are left out: k, the checkpoint and its revision, `max_model_len`, `draft_tensor_parallel_size`,
-    `draft_sample_method`. Torch-free. Default: None, vLLM has no such method.
+    `draft_sample_method`, `num_speculative_tokens_per_batch_size`. A key that is None is left out. Torch-free.
+    Default: None, vLLM has no such method.
     """

@@ -40,7 +40,7 @@ def translated(settled: Settled, target: TargetInfo) -> Mapping[str, Any] | str:
         return f"{resolved.record.distribution} names no method of vLLM that does the same"
     if isinstance(answer, Problem):
         return str(answer)
-    return {**_shared(resolved), **answer}
+    return {key: value for key, value in {**_shared(resolved), **answer}.items() if value is not None}
 
 
 def ask(registry: Registry, resolved: ResolvedConfig, target: TargetInfo) -> Mapping[str, Any] | Problem | None:
@@ -64,7 +64,7 @@ def ask(registry: Registry, resolved: ResolvedConfig, target: TargetInfo) -> Map
 
 def _shared(resolved: ResolvedConfig) -> dict[str, Any]:
     config = resolved.config.as_json()
-    given = {key: config[key] for key in SHARED if key in config}
+    given: dict[str, Any] = {key: config[key] for key in SHARED if key in config}
     if resolved.draft is not None:
         given["model"] = resolved.draft.model
         if resolved.draft.revision is None:  # a local path has none

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from specdec.config import ResolvedConfig
 from specdec.errors import ConfigError
 from specdec.sources import TargetInfo
 from specdec_vllm.native import translated
@@ -44,23 +45,39 @@ def choose(settled: Settled, target: TargetInfo, trial: Trial | None = None) -> 
     refused = keys if isinstance(keys, str) else None if trial is None else trial(keys)
     if refused is None and not isinstance(keys, str):
         because = "route is 'native'" if wish == "native" else f"vLLM runs {settled.resolved.method} by itself"
-        return Route("native", keys, because)
+        return Route("native", keys, because + _shorter(settled, target))
     if wish == "native":
-        message = f"route is 'native', and vLLM cannot run {settled.resolved.method} by itself: {refused}; leave route out"
+        message = (
+            f"route is 'native', and vLLM cannot run {settled.resolved.method} by itself: {refused}; leave route out"
+        )
         raise ConfigError(message)
     return _ours(settled, f"not native: {refused}")
 
 
+def _shorter(settled: Settled, target: TargetInfo) -> str:
+    """Return what to know of vLLM's own method where the draft's config.json names a shorter context."""
+    draft, traits = settled.resolved.draft, settled.resolved.traits
+    end = None if draft is None or traits.weights != "own" else draft.max_model_len
+    if end is None or end >= target.max_model_len:
+        return ""
+    return f" (it drafts for nobody while any request is near position {end}, where the draft's config.json ends)"
+
+
 def _ours(settled: Settled, reason: str) -> Route:
     resolved = settled.resolved
-    states = needs_states(resolved) or resolved.traits.law == "soft"
+    why = _why_bridge(resolved)
     keys = {
         "method": CUSTOM,
-        "model": FROM_STATES if states else FROM_IDS,
+        "model": FROM_STATES if why else FROM_IDS,
         "num_speculative_tokens": resolved.num_speculative_tokens,
     }
+    return Route("bridge" if why else "ids", keys, f"{why or 'it drafts from ids'}; {reason}")
+
+
+def _why_bridge(resolved: ResolvedConfig) -> str:
+    """Return what of a method needs more than the ids that vLLM gives to any drafter, empty if nothing does."""
     if needs_states(resolved):
-        return Route("bridge", keys, f"it reads the target's states; {reason}")
-    if states:
-        return Route("bridge", keys, f"its drafts are drawn, and vLLM is told their laws; {reason}")
-    return Route("ids", keys, f"it drafts from ids; {reason}")
+        return "it reads the target's states"
+    if resolved.traits.law == "soft":
+        return "its drafts are drawn, and vLLM is told their laws"
+    return "it keeps a bounded cache of its own" if resolved.traits.weights != "none" else ""

@@ -38,6 +38,7 @@ def rewrite(speculative: Any, given: Mapping[str, Any], trial: Trial | None = No
 
 
 def _write(speculative: Any, route: Route) -> None:
+    speculative.model = None  # it named our method
     for key, value in route.keys.items():
         setattr(speculative, key, value)
 

@@ -1,4 +1,4 @@
-"""What the model runner of vLLM does besides: it shows itself to our drafters and asks them near the longest context."""
+"""What the model runner of vLLM does besides: shows itself to our drafters, and asks them near the longest context."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from specdec.markers import hookimpl
 
@@ -64,6 +64,15 @@ class DraftModelPlugin:
         from specdec_plugin_draft_model.building import make
 
         return make(config, cast("DraftModelOptions", options), draft, target, registry.kernels)
+
+    @hookimpl(optionalhook=True)
+    def specdec_vllm_config(
+        self, method: str, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None
+    ) -> Mapping[str, Any] | Problem | None:
+        """Return the keys with which vLLM runs the draft model by itself."""
+        from specdec_plugin_draft_model.vllm_keys import vllm_config
+
+        return vllm_config(method, config, cast("DraftModelOptions", options), draft)
 
 
 plugin = DraftModelPlugin()

@@ -99,5 +99,14 @@ class EaglePlugin:
 
         return make(method, config, cast("EagleOptions", options), draft, target, registry.kernels)
 
+    @hookimpl(optionalhook=True)
+    def specdec_vllm_config(
+        self, method: str, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
+    ) -> Mapping[str, Any] | Problem | None:
+        """Return the keys with which vLLM runs the head by itself."""
+        from specdec_plugin_eagle.vllm_keys import vllm_config
+
+        return vllm_config(method, cast("EagleOptions", options), draft, target)
+
 
 plugin = EaglePlugin()

@@ -1,0 +1,80 @@
+"""The subcommand `specdec vllm`: says which way a configuration takes into vLLM, and why; imports no vLLM, no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from specdec.config import SpeculativeConfig
+from specdec.errors import ConfigError, RequestError
+from specdec.sources import TargetInfo
+from specdec_vllm.routes import Route, choose
+from specdec_vllm.settings import KEY, settle
+
+# The base of unknown options, missing arguments and bad values; typer has no public name for it.
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+HELP: Final = "Say how vLLM would run a speculative configuration: by a method of its own, or by a drafter of ours."
+
+
+def command(args: list[str]) -> int:
+    """Run the subcommand with its own arguments.
+
+    Raises RequestError for arguments that do not fit, and ConfigError, TargetError or PluginError for a configuration
+    that cannot be used.
+    """
+    cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    cli.command(help=HELP)(route)
+    try:
+        result = typer.main.get_command(cli)(args, prog_name="specdec vllm", standalone_mode=False)
+    except USAGE_ERROR as error:
+        said: Any = error
+        message = f"{said.format_message()} (see `specdec vllm --help`)"
+        raise RequestError(message) from error
+    return result if isinstance(result, int) else 0
+
+
+def route(
+    model: Annotated[str, typer.Argument(help="Folder or hub id of the target.")],
+    speculative_config: Annotated[
+        str, typer.Option("--speculative-config", "-sc", help="JSON, @file.json or @file.yaml, ours or vLLM's.")
+    ],
+    max_model_len: Annotated[int | None, typer.Option(help="The most tokens of prompt and output together.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print the route, the keys that vLLM gets, and the reason."""
+    target = TargetInfo.from_folder(model, max_model_len)
+    settled = settle(unwrapped(SpeculativeConfig.parse(speculative_config).as_json()), target)
+    found = choose(settled, target)
+    if as_json:
+        data = {"method": settled.resolved.method, "route": found.name, "reason": found.reason, "keys": found.keys}
+        print(json.dumps(data, indent=1))
+    else:
+        _print(settled.resolved.method, found)
+
+
+def unwrapped(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration of ours from one that is written for vLLM with our plugin; others as they are."""
+    if config.get("method") != KEY:
+        return config
+    inner = config.get(KEY) or {}
+    if not isinstance(inner, Mapping):
+        message = f"{KEY}: expected a mapping of options, got {inner!r}"
+        raise ConfigError(message)
+    outer = {key: value for key, value in config.items() if key not in ("method", "model", KEY)}
+    named = {"method": config["model"]} if "model" in config else {}
+    return {**named, **outer, **inner}
+
+
+def _print(method: str, found: Route) -> None:
+    from specdec.cli_list import print_table
+
+    facts: list[tuple[str, Any]] = [
+        ("method", method),
+        ("route", found.name),
+        ("reason", found.reason),
+        ("for vLLM", json.dumps(dict(found.keys))),
+    ]
+    print_table(("what", "is"), facts)
