@@ -202,7 +202,11 @@ def test_a_runner_without_a_drafter_and_drafters_of_vllm_are_called_as_before():
 
     calls = []
     wrapped = bridge._with_states(lambda *args, **kwargs: calls.append((args, kwargs)) or "theirs")
-    for runner in (types.SimpleNamespace(), types.SimpleNamespace(drafter=None), types.SimpleNamespace(drafter=object())):
+    for runner in (
+        types.SimpleNamespace(),
+        types.SimpleNamespace(drafter=None),
+        types.SimpleNamespace(drafter=object()),
+    ):
         assert wrapped(runner, 1, 2, 3, 4, 5, 6, 7, common_attn_metadata=8, slot_mappings=9) == "theirs"
         assert calls[-1] == ((runner, 1, 2, 3, 4, 5, 6, 7), {"common_attn_metadata": 8, "slot_mappings": 9})
 
