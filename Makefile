@@ -26,7 +26,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 12
 
-# The tests of the vLLM integration: about eight minutes on two cores.
+# The tests of the vLLM integration: about ten minutes on two cores.
 test-vllm: $(VLLM_STAMP)
 	cd integrations/vllm && NUMBA_NUM_THREADS=1 $(CURDIR)/$(VLLM_VENV)/bin/python -m pytest --durations 12
 
