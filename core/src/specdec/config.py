@@ -146,6 +146,8 @@ class ResolvedConfig:
     controller...           name, plugin, own keys; None without a controller
     observers               extensions that are told what happens
     host_keys               keys that the host told `resolve` it acts on, as they were given
+    drafter_problems        why the plugin's own drafter cannot be made, where the host told `resolve` that it may have
+                            the method by itself
     decisions               what was settled, in order, with reasons
     """
 
@@ -171,6 +173,7 @@ class ResolvedConfig:
     controller_options: MethodOptions | None = None
     observers: tuple[LoadedPlugin, ...] = ()
     host_keys: Mapping[str, Any] = field(default_factory=dict)
+    drafter_problems: tuple[Problem, ...] = ()
     decisions: tuple[Decision, ...] = ()
 
     @cached_property

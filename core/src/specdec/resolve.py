@@ -33,17 +33,27 @@ _AUTHORS: Final = "Tell the authors of the plugin."
 _VERIFIER: Final = "rejection_sample_method"
 
 
-def resolve(config: Any, target: TargetInfo, registry: Registry, host_keys: Iterable[str] = ()) -> ResolvedConfig:
+def resolve(
+    config: Any,
+    target: TargetInfo,
+    registry: Registry,
+    host_keys: Iterable[str] = (),
+    *,
+    host_has_methods: bool = False,
+) -> ResolvedConfig:
     """Settle a configuration, in any form that `SpeculativeConfig.parse` reads, for a target.
 
     A method that is named is loaded alone; without one, `model` may be the name of a method, and otherwise every
     proposer is asked what the checkpoint is. A path is never evidence. `host_keys` are keys, none of them common, that
-    the host acts on itself; their values are in `ResolvedConfig.host_keys` as they were given. Raises ConfigError
+    the host acts on itself; their values are in `ResolvedConfig.host_keys` as they were given. With `host_has_methods`,
+    what stands against the plugin's own drafter alone is no error but in `ResolvedConfig.drafter_problems`, for a host
+    that may run the method by itself and must look there before it makes a proposer. Raises ConfigError
     listing everything that is wrong at once (UnknownNameError and ConflictError are of that class), or the PluginError
     of a plugin that failed, its cause chained. Nothing stays loaded in the registry but what was selected.
     """
     read, problems = SpeculativeConfig.read(config)
     settling = Settling(read, target, registry, problems, host_keys)
+    settling.host_has_methods = host_has_methods
     renew(settling)
     plugin, draft = _method(settling)
     draft = draft or _default_draft(settling, plugin)
@@ -100,6 +110,7 @@ def resolve(config: Any, target: TargetInfo, registry: Registry, host_keys: Iter
         controller_options=controller_options if controller else None,
         observers=observers,
         host_keys=acted_on,
+        drafter_problems=tuple(settling.drafter_problems),
         decisions=tuple(settling.decisions),
     )
 
@@ -231,7 +242,9 @@ def _note_problems(settling: Settling, plugin: LoadedPlugin, hook: str, **argume
     problems = settling.call(plugin, hook, **arguments) or ()
     if not all(isinstance(problem, Problem) for problem in problems):
         raise CheckStageError(plugin.record, f"{hook} returned {problems!r}, not Problem objects", _AUTHORS)
-    settling.problems.extend(problems)
+    apart = [p for p in problems if p.drafter_only and settling.host_has_methods]
+    settling.drafter_problems.extend(apart)
+    settling.problems.extend(p for p in problems if p not in apart)
 
 
 def _check_traits(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits, draft: DraftSource | None) -> None:

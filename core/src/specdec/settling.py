@@ -34,6 +34,8 @@ class Settling:
         self.target: Final = target
         self.registry: Final = registry
         self.problems: Final = list(problems)
+        self.drafter_problems: Final[list[Problem]] = []
+        self.host_has_methods = False
         self.decisions: Final[list[Decision]] = []
         self.host_keys: Final = frozenset(host_keys)
         self._warnings: Final[list[tuple[str, type[Warning]]]] = []

@@ -59,11 +59,16 @@ class Default:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that is wrong: the key it is about, what was given, what was expected, what to do."""
+    """One thing that is wrong: the key it is about, what was given, what was expected, what to do.
+
+    `drafter_only` says that it stands against the plugin's own drafter alone: a host that has the method by itself may
+    go on, with the rest of what the plugin says.
+    """
 
     key: str
     message: str
     next_step: str = ""
+    drafter_only: bool = False
 
     def __str__(self) -> str:
         """Return one line for an error message."""

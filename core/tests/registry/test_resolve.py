@@ -12,6 +12,7 @@ from specdec.errors import (
     ImportStageError,
     UnknownNameError,
 )
+from specdec.resolve import resolve
 
 
 def reasons(resolved):
@@ -270,3 +271,18 @@ def test_an_instance_is_resolved_like_the_mapping_it_came_from(site, settle, met
 def test_a_dummy_method_without_any_traits_resolves(site, settle):
     site.proposer("dummy")
     assert settle({"method": "dummy", "num_speculative_tokens": 2}).as_json()["traits"]["rows"] == "none"
+
+
+def test_what_stands_against_the_plugins_drafter_alone_is_no_error_for_a_host_with_the_method(site, target, method):
+    site.verifiers("coupled", "standard")
+    ours = "Problem(key='method', message='no drafter here', drafter_only=True)"
+    site.proposer("alpha", method(problems=ours))
+    site.proposer("beta", method(problems=f"{ours}, Problem(key='model', message='not whole')"))
+    given = {"method": "alpha", "num_speculative_tokens": 2}
+    settled = resolve(given, target, site.registry(), host_has_methods=True)
+    assert [problem.message for problem in settled.drafter_problems] == ["no drafter here"]
+    with pytest.raises(ConfigError, match="no drafter here"):
+        resolve(given, target, site.registry())
+    with pytest.raises(ConfigError, match="not whole") as raised:
+        resolve({**given, "method": "beta"}, target, site.registry(), host_has_methods=True)
+    assert "no drafter here" not in str(raised.value)

@@ -1,110 +1,26 @@
-"""Compares every draft of a proposer with another account of it, call by call; knows no method."""
+"""What the kit has for comparing drafts, with the tiny target of these tests filled in."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from medusa_checkpoints import INFO, TARGET
-from torch import Tensor
 
-from specdec.catalog import Catalog
 from specdec.config import ResolvedConfig
-from specdec.draft import BatchView, Draft, FinishReason, RequestView
-from specdec.loader import Registry
-from specdec.making import make_proposer
-from specdec.resolve import resolve
 from specdec.sources import TargetInfo
+from specdec.testing import watching
 from specdec.testing.fakes import FakeTarget
+from specdec.testing.watching import Row, Watch, assert_all_are, evidence
+
+__all__ = ["Row", "Watch", "assert_all_are", "built", "evidence", "settled"]
 
 
 def settled(model: str | None, info: TargetInfo = INFO, **keys: Any) -> ResolvedConfig:
     """Resolve a configuration for the tiny target."""
-    given = {key: value for key, value in {"model": model, **keys}.items() if value is not None}
-    return resolve(given, info, Registry(Catalog.discover()))
+    return watching.settled(model, info, **keys)
 
 
 def built(model: str, target: FakeTarget | None = None, **keys: Any) -> tuple[Any, ResolvedConfig, FakeTarget]:
     """Resolve and build; return the proposer, its configuration and the target."""
-    registry, handle = Registry(Catalog.discover()), target or FakeTarget(TARGET)
-    resolved = resolve({"model": model, **keys}, handle.info, registry)
-    return make_proposer(resolved, handle, registry), resolved, handle
-
-
-@dataclass
-class Row:
-    """What one request got in one call: the text so far, the state it was made of, its limit, ids, parents, laws."""
-
-    text: list[int]
-    state: Tensor
-    limit: int
-    tokens: list[int]
-    parents: list[int]
-    laws: Tensor | None
-    law_rows: list[int]
-    temperature: float
-
-
-@dataclass
-class Watch:
-    """A proposer that keeps what it sees of another one."""
-
-    inner: Any
-    rows: list[Row] = field(default_factory=list)
-    widest: int = 0
-
-    def start(self, request: RequestView) -> None:
-        self.inner.start(request)
-
-    def finish(self, request: RequestView, reason: FinishReason) -> None:
-        self.inner.finish(request, reason)
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def propose(self, batch: BatchView) -> Draft:
-        draft: Draft = self.inner.propose(batch)
-        assert batch.rows is not None
-        assert batch.rows.hidden is not None
-        ends = np.cumsum([0, *(draft.lengths or ())])
-        self.widest = max(self.widest, sum(length > 0 for length in draft.lengths or ()))
-        for i, limit in enumerate(batch.max_draft.tolist()):
-            own = slice(int(ends[i]), int(ends[i + 1]))
-            mine = np.flatnonzero(batch.rows.request == i)
-            if not limit:
-                assert own.start == own.stop, "a row that may not draft is empty"
-                continue
-            assert batch.rows.positions[mine[-1]] == batch.run_len[i] - 1
-            size = own.stop - own.start
-            self.rows.append(
-                Row(
-                    text=batch.request(i).tokens.tolist(),
-                    state=batch.rows.hidden[int(mine[-1])].clone(),
-                    limit=limit,
-                    tokens=draft.tokens[own].tolist(),
-                    parents=list(range(-1, size - 1)) if draft.parents is None else draft.parents[own].tolist(),
-                    laws=draft.q,
-                    law_rows=[-1] * size if draft.q_row is None else draft.q_row[own].tolist(),
-                    temperature=float(batch.request(i).sampling_params.temperature),
-                )
-            )
-        return draft
-
-
-def assert_all_are(rows: Sequence[Row], account: Callable[[Row], Any], clear: float = 1e-3) -> None:
-    """Compare every row with an account of it, which must rest on clear choices."""
-    margin = math.inf
-    for row in rows:
-        nodes = account(row)
-        assert (row.tokens, row.parents) == (nodes.tokens, nodes.parents)
-        margin = min(margin, nodes.margin)
-    assert margin > clear
-
-
-def evidence(resolved: ResolvedConfig, key: str = "method") -> str:
-    """Return the reason of a decision."""
-    reasons: Mapping[str, str] = {decision.key: decision.reason for decision in resolved.decisions}
-    return reasons[key]
+    handle = target or FakeTarget(TARGET)
+    return (*watching.built(model, handle, **keys), handle)

@@ -171,6 +171,25 @@ def test_a_family_of_which_only_the_config_is_read_is_refused_with_the_reason(ro
     assert family.why_not in problem
 
 
+@pytest.mark.parametrize("row", [row for row in ROWS if row[2] is not None], ids=lambda row: row[0])
+def test_a_host_with_modules_of_its_own_gets_every_family_that_it_has_a_class_for(row: Any, tmp_path: Path) -> None:
+    family = family_of(row[1])
+    if family is None or not family.why_not:
+        return
+    target = TargetInfo.from_folder(folder_of(tmp_path / "target", {**LLAMA, **row[1]}, family.modules))
+    keys = {"method": "mtp", "num_speculative_tokens": 1}
+
+    def asked() -> ResolvedConfig:
+        return resolve(keys, target, Registry(Catalog.discover()), host_has_methods=True)
+
+    if family.title in ("Mistral Large 3", "DeepSeek V4.1"):
+        with pytest.raises(ConfigError, match=family.why_not):
+            asked()
+    else:
+        (problem,) = asked().drafter_problems
+        assert family.why_not in problem.message
+
+
 def test_five_families_draft_and_every_other_one_says_why_not() -> None:
     drafting = [family.title for family in FAMILIES if not family.why_not]
     assert drafting == [

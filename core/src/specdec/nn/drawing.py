@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,11 @@ from torch import Tensor
 from specdec.draft import BatchView, Draft, IntArray
 from specdec.nn.race import exponential_reference
 from specdec.noise import GREEDY_BELOW, Noise, Purpose
+
+if TYPE_CHECKING:
+    from specdec.config import ResolvedConfig
+    from specdec.kernels import Kernels
+    from specdec.sources import TargetHandle
 
 Race = Callable[[Tensor, Noise, int], Tensor]
 Indices = npt.NDArray[np.int64]
@@ -54,6 +59,14 @@ class DraftSampler:
         self.mode = mode
         self.race = race
         self.vocab_size = vocab_size
+
+    @classmethod
+    def of(cls, config: ResolvedConfig, target: TargetHandle, kernels: Kernels) -> DraftSampler:
+        """Return the sampler that `draft_sample_method` and the traits of a configuration ask for."""
+        mode: Mode = "greedy"
+        if config.config.draft_sample_method == "probabilistic":
+            mode = "shared" if config.traits.shares_noise else "probabilistic"
+        return cls(mode, kernels.get("race", target.device), target.info.vocab_size)
 
     def begin(self, drafts: Wanting, d2t: Tensor | None) -> Picks:
         """Begin a round of chains."""

@@ -66,6 +66,8 @@ def pick_embedding(own: Tensor | None, shared: Tensor, share: bool | None, logge
 
 
 def largest_difference(a: Tensor, b: Tensor) -> float:
-    """Return the largest absolute difference of two tables of one shape, a slice at a time."""
+    """Return the largest absolute difference of two tables, a slice at a time; infinity for other shapes."""
+    if a.shape != b.shape:
+        return float("inf")
     parts = (slice(i, i + SLICE) for i in range(0, len(a), SLICE))
-    return max(float((a[part].float() - b[part].float()).abs().max()) for part in parts)
+    return max(float((a[part].to(b.device).float() - b[part].float()).abs().max()) for part in parts)

@@ -34,7 +34,7 @@ class Route:
 
 
 def choose(settled: Settled, target: TargetInfo, trial: Trial | None = None) -> Route:
-    """Return the route. Raises ConfigError if the user wants one that there is not, or a plugin's PluginError.
+    """Return the route. Raises ConfigError if there is none, or not the one that the user wants, or a PluginError.
 
     `trial` is asked whether vLLM takes the keys of its own method; without it the keys are taken to be right.
     """
@@ -65,6 +65,9 @@ def _shorter(settled: Settled, target: TargetInfo) -> str:
 
 def _ours(settled: Settled, reason: str) -> Route:
     resolved = settled.resolved
+    if resolved.drafter_problems:
+        message = f"specdec has no drafter for this: {'; '.join(map(str, resolved.drafter_problems))} ({reason})"
+        raise ConfigError(message)
     why = _why_bridge(resolved)
     keys = {
         "method": CUSTOM,

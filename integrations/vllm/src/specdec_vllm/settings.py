@@ -90,7 +90,7 @@ def settle(config: Mapping[str, Any], target: TargetInfo) -> Settled:
     catalog = Catalog.discover()
     registry = Registry(Catalog([*catalog.records, verification.record(__version__)]), hookspecs=(hookspecs,))
     mine = {**config, "rejection_sample_method": verification.NAME}
-    resolved = resolve(mine, target, registry, HOST_KEYS)
+    resolved = resolve(mine, target, registry, HOST_KEYS, host_has_methods=True)
     _check_host_keys(resolved)
     if resolved.traits.shape == "tree":
         message = f"{resolved.method} is set up to draft trees, and vLLM verifies chains only: set up chains"

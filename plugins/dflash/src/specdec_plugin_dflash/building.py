@@ -16,7 +16,7 @@ from specdec.errors import ConfigError
 from specdec.kernels import Kernels
 from specdec.nn.block import Block, BlockConfig, Linear, RMSNorm
 from specdec.nn.draft_cache import DraftCache
-from specdec.nn.drawing import DraftSampler, Mode
+from specdec.nn.drawing import DraftSampler
 from specdec.nn.features import FeatureDrafter, Plan
 from specdec.nn.rotary import Rotary
 from specdec.nn.vocabulary import pick_embedding, read_map
@@ -49,7 +49,7 @@ def make(
     parts = Parts(layout, draft, target, kernels, k)
     head = parts.head(options)
     room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, layout.rows(k))
-    plan = _plan(parts, head, config, options)
+    plan = _plan(parts, head, DraftSampler.of(config, target, kernels), options)
     return FeatureDrafter(head, DraftCache(target.new_arena(room)), plan)
 
 
@@ -66,10 +66,8 @@ def _warn_of_long_blocks(layout: Layout, k: int) -> None:
     )
 
 
-def _plan(parts: Parts, head: BlockHead, config: ResolvedConfig, options: DFlashOptions) -> Plan:
-    drawn = config.config.draft_sample_method == "probabilistic"
-    mode: Mode = ("shared" if config.traits.shares_noise else "probabilistic") if drawn else "greedy"
-    sampler, layout = parts.sampler(mode), parts.layout
+def _plan(parts: Parts, head: BlockHead, sampler: DraftSampler, options: DFlashOptions) -> Plan:
+    layout = parts.layout
     if not isinstance(options, DSparkOptions):
         return BlockPlan(head, sampler, layout.mask_token, from_anchor=layout.from_anchor)
     return MarkovPlan(
@@ -103,10 +101,6 @@ class Parts:
 
     def _linear(self, name: str) -> Linear:
         return Linear(self._get(name), None, self._kernels.get("linear", self._device))
-
-    def sampler(self, mode: Mode) -> DraftSampler:
-        """Return what picks tokens."""
-        return DraftSampler(mode, self._kernels.get("race", self._device), self._target.info.vocab_size)
 
     def head(self, options: DFlashOptions) -> BlockHead:
         """Return the network."""

@@ -9,7 +9,7 @@ from specdec.config import ResolvedConfig
 from specdec.errors import ConfigError
 from specdec.kernels import Kernels
 from specdec.nn.draft_cache import DraftCache
-from specdec.nn.drawing import DraftSampler, Mode
+from specdec.nn.drawing import DraftSampler
 from specdec.nn.hf.families import check_config
 from specdec.nn.hf.loading import ModelSource, eos_ids, load_config, load_model, load_tokenizer
 from specdec.nn.hf.model import FlatModel
@@ -65,15 +65,9 @@ def make(
         return TextDraftModel(
             runner, bridge, end, eos_ids(flat.model, tokenizer), threshold=options.draft_confidence_threshold
         )
-    sampler = DraftSampler(_mode(config), kernels.get("race", target.device), target.info.vocab_size)
+    sampler = DraftSampler.of(config, target, kernels)
     threshold = options.draft_confidence_threshold
     return DraftModel(runner, vocabulary, sampler, end, parallel=mask is not None, threshold=threshold)
-
-
-def _mode(config: ResolvedConfig) -> Mode:
-    if config.config.draft_sample_method != "probabilistic":
-        return "greedy"
-    return "shared" if config.traits.shares_noise else "probabilistic"
 
 
 def _vocabulary(options: DraftModelOptions, target: TargetHandle, tokenizer: Any | None, draft_size: int) -> Vocabulary:

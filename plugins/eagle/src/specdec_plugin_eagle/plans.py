@@ -10,7 +10,7 @@ from specdec.config import ResolvedConfig
 from specdec.draft import Draft
 from specdec.kernels import Kernels
 from specdec.nn.draft_cache import DraftCache
-from specdec.nn.drawing import DraftSampler, Mode
+from specdec.nn.drawing import DraftSampler
 from specdec.nn.features import ChainPlan, FeatureHead, Plan, Round
 from specdec.sources import TargetHandle
 from specdec.token_tree import TokenTree
@@ -36,9 +36,7 @@ def make_plan(
     if options.tree_top_k is not None:
         expand, rows = (kernels.get(op, device) for op in ("tree_expand", "draft_rows"))
         return DynamicTreePlan(options.tree_top_k, options.tree_depth, expand, rows)
-    drawn = config.config.draft_sample_method == "probabilistic"
-    mode: Mode = ("shared" if config.traits.shares_noise else "probabilistic") if drawn else "greedy"
-    sampler = DraftSampler(mode, kernels.get("race", device), target.info.vocab_size)
+    sampler = DraftSampler.of(config, target, kernels)
     if mask is not None:
         return ParallelPlan(sampler, *mask)
     if options.speculative_token_tree is None or config.traits.shape == "chain":

@@ -11,7 +11,7 @@ from specdec.config import ResolvedConfig
 from specdec.errors import ConfigError
 from specdec.kernels import Kernels
 from specdec.nn.block import Linear
-from specdec.nn.drawing import DraftSampler, Mode
+from specdec.nn.drawing import DraftSampler
 from specdec.nn.last_row import LastRowDrafter
 from specdec.nn.weights import read_tensors
 from specdec.sources import DraftSource, TargetHandle
@@ -37,9 +37,7 @@ def make(
         logger.warning("%s: %s; the tensors are used as they are", draft.model, "; ".join(layout.notes))
     tree = None if options.speculative_token_tree is None else TokenTree(options.speculative_token_tree)
     parts = Parts(layout, draft, target, kernels, config.num_speculative_tokens if tree is None else tree.depth)
-    drawn = config.config.draft_sample_method == "probabilistic"
-    mode: Mode = ("shared" if config.traits.shares_noise else "probabilistic") if drawn else "greedy"
-    sampler = DraftSampler(mode, kernels.get("race", target.device), target.info.vocab_size)
+    sampler = DraftSampler.of(config, target, kernels)
     heads, d2t = parts.heads(), parts.offsets()
     if tree is None or tree.is_chain:
         return LastRowDrafter(HeadChainPlan(heads, sampler, d2t))

@@ -9,7 +9,7 @@ from specdec.config import ResolvedConfig
 from specdec.errors import ConfigError
 from specdec.kernels import Kernels
 from specdec.nn.block import Linear
-from specdec.nn.drawing import DraftSampler, Mode
+from specdec.nn.drawing import DraftSampler
 from specdec.nn.last_row import LastRowDrafter
 from specdec.nn.weights import read_tensors
 from specdec.sources import DraftSource, TargetHandle
@@ -36,12 +36,10 @@ def make(
     speculator = Weights(layout, draft, target, kernels, depth).speculator()
     if form is not None:
         return LastRowDrafter(CandidatesPlan(speculator, form))
-    drawn = config.config.draft_sample_method == "probabilistic"
-    mode: Mode = ("shared" if config.traits.shares_noise else "probabilistic") if drawn else "greedy"
     rows, vocabulary = layout.rows, target.info.vocab_size
     # A head of fewer ids has the target's first ones, which its laws must say.
     d2t = None if rows >= vocabulary else torch.zeros(rows, dtype=torch.int64, device=target.device)
-    sampler = DraftSampler(mode, kernels.get("race", target.device), vocabulary)
+    sampler = DraftSampler.of(config, target, kernels)
     return LastRowDrafter(SequencePlan(speculator, sampler, d2t))
 
 

@@ -15,9 +15,10 @@ from specdec.errors import ConfigError
 from specdec.kernels import Kernels
 from specdec.nn.block import Linear, RMSNorm
 from specdec.nn.draft_cache import DraftCache
-from specdec.nn.drawing import DraftSampler, Mode
+from specdec.nn.drawing import DraftSampler
 from specdec.nn.features import ChainPlan, FeatureDrafter
 from specdec.nn.module_drafter import ModuleDrafter
+from specdec.nn.vocabulary import largest_difference
 from specdec.nn.weights import read_tensors
 from specdec.protocols import Proposer
 from specdec.sources import DraftSource, TargetHandle
@@ -28,7 +29,6 @@ from specdec_plugin_mtp.heads.wiring import WIRINGS
 from specdec_plugin_mtp.options import MtpOptions
 from specdec_plugin_mtp.reading import Reading
 
-SLICE = 4096  # rows of two tables that are compared at a time
 HEAD = "lm_head.weight"
 KEPT_IN_FLOAT32 = ("e_score_correction_bias",)  # what experts are chosen by
 
@@ -45,9 +45,7 @@ def make(
     parts = Parts(reading, target, kernels)
     heads = [parts.module(i) for i in range(running)]
     weights.warn_of_unexpected(reading.source, parts.unused)
-    drawn = config.config.draft_sample_method == "probabilistic"
-    mode: Mode = ("shared" if config.traits.shares_noise else "probabilistic") if drawn else "greedy"
-    sampler = DraftSampler(mode, kernels.get("race", target.device), target.info.vocab_size)
+    sampler = DraftSampler.of(config, target, kernels)
     round_rows = k if running == 1 else ModuleDrafter.round_rows(running, k)
     room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, round_rows)
     caches = [DraftCache(target.new_arena(room)) for _ in heads]
@@ -177,14 +175,6 @@ class Parts:
                 what,
                 difference,
             )
-
-
-def largest_difference(a: Tensor, b: Tensor) -> float:
-    """Return the largest absolute difference of two tables, a slice at a time; infinity for other shapes."""
-    if a.shape != b.shape:
-        return float("inf")
-    parts = (slice(i, i + SLICE) for i in range(0, len(a), SLICE))
-    return max(float((a[part].to(b.device).float() - b[part].float()).abs().max()) for part in parts)
 
 
 def _by_neighbours(state: dict[str, Tensor], config: Any) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ def problems_of(options: MtpOptions, draft: DraftSource | None, target: TargetIn
 def _of_options(options: MtpOptions) -> Iterator[Problem]:
     if options.index_share_for_mtp_iteration:
         message = "true given, and the attention of no family that drafts here has indices to share"
-        yield Problem(key=INDEX_SHARE, message=message, next_step="leave it out")
+        yield Problem(key=INDEX_SHARE, message=message, next_step="leave it out", drafter_only=True)
 
 
 def _of_checkpoint(reading: Reading, options: MtpOptions, target: TargetInfo) -> Sequence[Problem]:
@@ -37,7 +37,7 @@ def _of_checkpoint(reading: Reading, options: MtpOptions, target: TargetInfo) ->
         return [Problem(key="model", message=message, next_step=step)]
     if family.why_not:
         message = f"mtp does not draft for {family.title} ({reading.described()}): {family.why_not}"
-        return [Problem(key="method", message=message)]
+        return [Problem(key="method", message=message, drafter_only=family.vllm_drafts)]
     number, key = reading.said
     if number is not None and reading.n_predict is None:
         message = f"{key} of {model!r} is {number!r}, so it has no MTP modules"

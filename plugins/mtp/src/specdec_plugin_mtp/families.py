@@ -32,6 +32,7 @@ MISTRAL_LARGE_3: Final = Family(
     title="Mistral Large 3",
     architectures=("MistralLarge3ForCausalLM",),
     why_not="as a draft it is an EAGLE head, whatever its model_type says: name the method of such heads",
+    vllm_drafts=False,
 )
 DEEPSEEK_V3: Final = Family(
     title="DeepSeek V3, R1, V3.1",
@@ -67,6 +68,7 @@ DEEPSEEK_V41: Final = Family(
     becomes="deepseek_mtp",
     counts=NEXTN,
     why_not="its checkpoint has DSpark modules: name the method dspark",
+    vllm_drafts=False,
 )
 MIMO: Final = Family(
     title="MiMo-7B",

@@ -43,6 +43,7 @@ class Family:
     What drafts for it:
 
     why_not        why nothing here does, a sentence; "" where something does
+    vllm_drafts    vLLM does, by the method mtp
     modules        what is in module i of a model with L layers, as parts of tensors' names: {i}, {layer} = L + i
     whole          the checkpoint is nothing but the drafter
     reads          the target's state that goes in: "final", after its last norm, or "residual", before it
@@ -65,6 +66,7 @@ class Family:
     sets: Config = field(default_factory=dict)
     also: Callable[[Config, int | None], Config] | None = None
     why_not: str = ""
+    vllm_drafts: bool = True
     modules: tuple[str, ...] = ()
     whole: bool = False
     reads: Literal["final", "residual"] = "final"

@@ -7,6 +7,7 @@ from typing import Any
 
 from specdec.config import SpeculativeConfig
 from specdec.sources import DraftSource, Problem, TargetInfo
+from specdec_plugin_mtp.fields import INDEX_SHARE
 from specdec_plugin_mtp.options import MtpOptions
 from specdec_plugin_mtp.reading import Reading
 
@@ -22,5 +23,5 @@ def vllm_config(
         message = f"its {modules} modules draft one behind the other, and vLLM's runner uses the first one again"
         return Problem(key="mtp_recurrence", message=message)
     # Of a target's own modules vLLM finds the checkpoint by itself, and its quantization besides.
-    inside = draft.original.model == target.model
-    return {"method": method, "model": None} if inside else {"method": method}
+    inside = {"model": None} if draft.original.model == target.model else {}
+    return {"method": method, **inside, INDEX_SHARE: options.index_share_for_mtp_iteration}

@@ -48,7 +48,8 @@ class FlatModel:
         self.binding = Binding(model, kernels.get("attention", self.device), linear)
         self._compact: Callable[..., None] = kernels.get("compact", self.device)
         self.decoder: nn.Module = model.get_decoder()  # type: ignore[operator] # what the head's code calls
-        self._keeps = "logits_to_keep" in inspect.signature(type(model).forward).parameters
+        # Whether the head can run on the rows asked for alone.
+        self.keeps_rows = "logits_to_keep" in inspect.signature(type(model).forward).parameters
 
     @property
     def device(self) -> torch.device:
@@ -95,18 +96,13 @@ class FlatModel:
                     self.decoder(**inputs)
                     return None
                 rows = rows.to(self.device)
-                if self._keeps:
+                if self.keeps_rows:
                     logits: Tensor = self.model(**inputs, logits_to_keep=rows).logits[0]
                     return logits
                 all_logits: Tensor = self.model(**inputs).logits[0]
                 return all_logits[rows]
             finally:
                 self.binding.step = self.binding.arena = None
-
-    @property
-    def keeps_rows(self) -> bool:
-        """Whether the model's head runs on the rows asked for alone."""
-        return self._keeps
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Return logits [n, V] of final hidden states [n, H], through the model's own head code.
