@@ -145,9 +145,8 @@ print(json.dumps([config.method, config.model, config.num_speculative_tokens, co
 
 
 def test_the_command_line_offers_the_method_and_vllms_own_methods_stay(llama):
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
     from vllm import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     plugin.register()
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())

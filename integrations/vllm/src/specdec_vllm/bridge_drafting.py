@@ -21,6 +21,7 @@ from specdec_vllm.limits import Limits
 from specdec_vllm.views import SeenRequest
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -108,7 +109,7 @@ class StateDrafting(Drafting):
         for request in [request for request in self._next if request.id in names]:
             self.finish(request, "preempted")
 
-    def rehearse(self, hidden_size: int, device: object, dtype: object) -> None:
+    def rehearse(self, hidden_size: int, device: torch.device, dtype: torch.dtype) -> None:
         """Draft once for a request of one id, so that memory is taken and kernels are built before vLLM measures.
 
         Raises whatever the proposer raises: at the start that is an error, and no request waits.
@@ -117,7 +118,7 @@ class StateDrafting(Drafting):
 
         request = SeenRequest("specdec-rehearsal", 1, np.zeros(2, np.int32), 0)
         request.sampling_params = _Greedy()
-        state = torch.zeros(1, hidden_size, device=device, dtype=dtype)  # type: ignore[call-overload]
+        state = torch.zeros(1, hidden_size, device=device, dtype=dtype)
         aux = [state for _ in self._traits.aux_layers] or None
         step = Step([request.id], {request.id: 1}, {}, [0], [[0]], [2], request.tokens[None], state, aux)
         span = Span(0, 0, 1, sampled=True)

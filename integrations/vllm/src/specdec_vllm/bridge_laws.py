@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdec.draft import Draft
+from specdec.draft import BoolArray, Draft
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -45,7 +46,7 @@ def probabilities(draft: Draft, names: Sequence[str], vocab_size: int) -> tuple[
     return laws, [names[i] for i in drafting.tolist()]
 
 
-def _index(mask: np.ndarray, device: object) -> Tensor:
+def _index(mask: BoolArray, device: torch.device) -> Tensor:
     import torch
 
-    return torch.from_numpy(np.flatnonzero(mask)).to(device)  # type: ignore[call-overload, no-any-return]
+    return torch.from_numpy(np.flatnonzero(mask)).to(device)
