@@ -101,13 +101,13 @@ def test_two_engines_share_a_model_and_its_packed_weights() -> None:
 
     model, texts = tiny_target("llama"), prompts((9, 20))
     with LLM(hf_model=model) as one, LLM(hf_model=model) as two:
-        packs = {id(_PACKED[m][1]) for m in model.modules() if m in _PACKED}
+        packs = {id(_PACKED[m][1]()) for m in model.modules() if m in _PACKED}
         stream = one.stream(texts[0], params(1)[0])
         next(stream)
         second = two.generate(texts, params(2))
         first = list(stream)[-1]
         assert ids_of([first]) == ids_of(second[:1])
-        assert packs == {id(_PACKED[m][1]) for m in model.modules() if m in _PACKED} and packs
+        assert packs == {id(_PACKED[m][1]()) for m in model.modules() if m in _PACKED} and packs
 
 
 def test_written_weights_are_packed_anew() -> None:

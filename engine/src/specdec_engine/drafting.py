@@ -19,6 +19,27 @@ from specdec_engine.request import PendingRows, Request
 logger = logging.getLogger("specdec_engine")
 
 
+class _Closed:
+    """What a closed proposer leaves behind: it drafts nothing and holds nothing."""
+
+    def start(self, request: object) -> None:
+        """Take no notice."""
+
+    def propose(self, batch: BatchView) -> Draft:
+        """Return empty rows."""
+        return Draft.empty(len(batch))
+
+    def finish(self, request: object, reason: FinishReason) -> None:
+        """Take no notice."""
+
+    def close(self) -> None:
+        """Have nothing to release."""
+
+    def memory_bytes(self) -> int:
+        """Return 0."""
+        return 0
+
+
 class Drafting:
     """Calls one proposer. A call that goes wrong costs its rows the drafts of one step, a warning once, and a count."""
 
@@ -197,9 +218,10 @@ class Drafting:
             return None
 
     def close(self) -> None:
-        """Close the proposer."""
+        """Close the proposer and let it go, with its weights."""
+        proposer, self._proposer = self._proposer, _Closed()
         try:
-            self._proposer.close()
+            proposer.close()
         except Exception as error:
             self._contain(error, "close")
 

@@ -33,7 +33,7 @@ from specdec_engine.run import Run
 from specdec_engine.sampler import Sampler
 from specdec_engine.sampling_params import SamplingParams
 from specdec_engine.scheduler import Scheduler
-from specdec_engine.session import Limits, open_session
+from specdec_engine.session import Limits, open_session, undone_on_error
 from specdec_engine.stats import EngineState, EngineStats
 from specdec_engine.step import Stepper
 from specdec_engine.stopping import StopRules
@@ -69,6 +69,7 @@ class LLM:
     Raises `ConfigError`, `TargetError` or `PluginError` for what cannot work, before anything runs.
     """
 
+    @undone_on_error
     def __init__(
         self,
         model: str | PathLike[str] | None = None,
@@ -168,7 +169,11 @@ class LLM:
 
     @property
     def model(self) -> nn.Module:
-        """The transformers model; other engines over it share its weights (`LLM(hf_model=...)`)."""
+        """The transformers model; other engines over it share its weights (`LLM(hf_model=...)`).
+
+        Raises RequestError once the engine is closed, which lets the model go.
+        """
+        self._check_open()
         return self._target.model
 
     @property
@@ -199,6 +204,7 @@ class LLM:
         Returns None if they are the same. Both outputs must come from the same ids, parameters and arrival number.
         Raises RequestError while requests are running.
         """
+        self._check_open()
         if self._scheduler.running or self._scheduler.waiting:
             message = "compare needs an idle engine; wait until all requests have finished"
             raise RequestError(message)
@@ -281,7 +287,7 @@ class LLM:
 
     def pause(self) -> None:
         """Take the hooks off the model and drop the KV arena until `resume`; nothing may be running."""
-        self._target.close()
+        self._target.pause()
 
     def resume(self, kv_cache_tokens: int) -> None:
         """Go on after `pause`, with a KV arena for that many positions."""
@@ -300,7 +306,10 @@ class LLM:
         return self._stats.state
 
     def close(self) -> None:
-        """Abort what runs, close the proposer, give a caller's model back; later calls raise RequestError."""
+        """Abort what runs, close the proposer, give a caller's model back; later calls raise RequestError.
+
+        Weights, caches and the KV arena are let go even if this object, or an iterator of it, is still held.
+        """
         if self._closed:
             return
         self._closed = True
@@ -311,6 +320,7 @@ class LLM:
         if self._resolved is not None:
             self._registry.broadcast("specdec_session_finished", summary=self._metrics.as_json())
         self._target.close()
+        self._stats.measure()
 
     def __enter__(self) -> LLM:
         """Return the engine; leaving closes it."""
@@ -320,10 +330,13 @@ class LLM:
         """Close the engine."""
         self.close()
 
-    def _submit(self, prompts: Any, sampling_params: Any) -> list[Group]:
+    def _check_open(self) -> None:
         if self._closed:
             message = "this LLM is closed; make a new one"
             raise RequestError(message)
+
+    def _submit(self, prompts: Any, sampling_params: Any) -> list[Group]:
+        self._check_open()
         encoded = encode_prompts(prompts, self.tokenizer)
         params = pair_params(sampling_params, len(encoded), self.tokenizer)
         encoded = fit_prompts(encoded, params, self._target.info.vocab_size, self._rules.max_length)

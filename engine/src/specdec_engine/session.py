@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -26,12 +27,13 @@ from specdec.nn.hf.probe import probe
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve, swap_target
 from specdec.sources import DraftSource, TargetInfo
+from specdec_engine.kv_plan import draft_bytes, plan
 from specdec_engine.target import Target
 
 CPU_CHUNK = 512
 FIXED_WIDTH_CHUNK = 64
 UNLIMITED_CONTEXT = 4096
-MEMORY_SHARE = 0.4  # of what is free after loading, for the KV arena
+Init = TypeVar("Init", bound=Callable[..., None])
 
 logger = logging.getLogger("specdec_engine")
 
@@ -66,6 +68,24 @@ class Limits:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 message = f"{name}={value!r} is not a whole number of at least 1"
                 raise TargetError(message)
+
+
+def undone_on_error(build: Init) -> Init:
+    """Return an `__init__` that gives the model back and closes the drafter if it fails after they were made."""
+
+    @functools.wraps(build)
+    def undone(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            build(self, *args, **kwargs)
+        except BaseException:
+            target, drafting = vars(self).get("_target"), vars(self).get("_drafting")
+            if drafting is not None:
+                drafting.close()
+            if target is not None:
+                target.close()
+            raise
+
+    return cast("Init", undone)
 
 
 def read_config(model: str | None, revision: str | None, hf_model: nn.Module | None) -> tuple[ModelSource | None, Any]:
@@ -142,7 +162,7 @@ def open_session(
         target = _target(hf_model, info, limits, registry.kernels, tokenizer)
         undo.callback(target.close)
         bytes_per_token = probe(target.flat)
-        target.set_budget(_budget(limits, info, bytes_per_token, target.device))
+        target.set_budget(_planned(limits, target, resolved, bytes_per_token, registry.kernels))
         proposer = verifier = controller = None
         if resolved is not None:
             target.tap(hidden=resolved.traits.hidden, aux_layers=resolved.traits.aux_layers)
@@ -208,27 +228,18 @@ def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels
     )
 
 
+def _planned(
+    limits: Limits, target: Target, resolved: ResolvedConfig | None, bytes_per_token: int, kernels: Kernels
+) -> int:
+    """Return the positions of the KV arena."""
+    copied = target.device.type == "cpu" and kernels.backend("linear", target.device) != "reference"
+    coming = draft_bytes(resolved, target.info, copied=copied)
+    most = limits.max_num_seqs * target.info.max_model_len
+    return plan(limits.kv_cache_tokens, most, bytes_per_token, target.device, coming)
+
+
 def _share_threads() -> None:
     """Let numba's kernels use as many threads as torch does, for one setting is what a user expects to count."""
     import numba
 
     numba.set_num_threads(max(1, min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))))
-
-
-def _budget(limits: Limits, info: TargetInfo, bytes_per_token: int, device: torch.device) -> int:
-    if limits.kv_cache_tokens is not None:
-        return limits.kv_cache_tokens
-    fits = int(MEMORY_SHARE * free_memory(device) / max(bytes_per_token, 1))
-    return max(1, min(limits.max_num_seqs * info.max_model_len, fits))
-
-
-def free_memory(device: torch.device) -> int:
-    """Return the bytes that are free on a device."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
-    return 2**31

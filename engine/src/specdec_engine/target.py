@@ -51,7 +51,7 @@ class Target:
         tokenizer: Any | None = None,
     ) -> None:
         """Take the bound model; `ancestor_bits` is the kernel of that op, `tokenizer` the one in use if any."""
-        self.flat = flat
+        self._flat: FlatModel | None = flat
         self.tokenizer = tokenizer
         self.info = info
         self.max_num_seqs = max_num_seqs
@@ -65,6 +65,14 @@ class Target:
         self._tap_hidden = False
         self._aux_layers: tuple[int, ...] = ()
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+
+    @property
+    def flat(self) -> FlatModel:
+        """The bound model; raises TargetError once the target is closed."""
+        if self._flat is None:
+            message = "the engine of this target is closed, and its model is no longer held"
+            raise TargetError(message)
+        return self._flat
 
     @property
     def model(self) -> nn.Module:
@@ -107,10 +115,18 @@ class Target:
         """Replace the KV arena by an empty one for that many tokens."""
         self.arena = self.new_arena(num_tokens)
 
-    def close(self) -> None:
-        """Take the taps off and drop the KV arena."""
+    def pause(self) -> None:
+        """Take the taps off and drop the KV arena and the states of the last step; `set_budget` and `tap` go on."""
         self.tap(hidden=False, aux_layers=())
-        self.arena = self.new_arena(0)
+        self._tapped.clear()
+        self._final = None
+        self.arena = KVArena(0, self.arena.device)
+
+    def close(self) -> None:
+        """Pause, and let the model go, whoever still holds this target; a second time is a no-op."""
+        if self._flat is not None:
+            self.pause()
+            self._flat = None
 
     def tap(self, *, hidden: bool, aux_layers: Sequence[int]) -> None:
         """Record final hidden states and the residual stream R_k at the given layers in every later forward.

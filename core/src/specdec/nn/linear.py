@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class PackedLinear:
     """One weight matrix, y = x W^T + b, with room for the form that a backend prefers.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from torch import Tensor, nn
 
@@ -21,7 +21,8 @@ from specdec.nn.attention import AttentionStep
 from specdec.nn.linear import PackedLinear
 
 ATTENTION_NAME = "specdec"
-_PACKED: WeakKeyDictionary[nn.Module, tuple[tuple[int, int], PackedLinear]] = WeakKeyDictionary()
+# Bindings hold the packed weights; the last one to go takes them along, whether its model lives on or not.
+_PACKED: WeakKeyDictionary[nn.Module, tuple[tuple[int, int], ReferenceType[PackedLinear]]] = WeakKeyDictionary()
 # Keywords of attention calls that change nothing for a causal flat batch without dropout.
 _HARMLESS = frozenset(
     {"dropout", "position_ids", "use_cache", "output_attentions", "output_hidden_states", "cache_position"}
@@ -143,11 +144,12 @@ def _packed(module: nn.Module, *, transposed: bool) -> PackedLinear:
     bias: Tensor | None = module.bias  # type: ignore[assignment]
     mark = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
     known = _PACKED.get(module)
-    if known is None or known[0] != mark:
+    packed = known[1]() if known is not None and known[0] == mark else None
+    if packed is None:
         detached = weight.detach().t() if transposed else weight.detach()
-        known = (mark, PackedLinear(weight=detached, bias=None if bias is None else bias.detach()))
-        _PACKED[module] = known
-    return known[1]
+        packed = PackedLinear(weight=detached, bias=None if bias is None else bias.detach())
+        _PACKED[module] = (mark, ref(packed))
+    return packed
 
 
 def _forward(packed: PackedLinear, linear: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
