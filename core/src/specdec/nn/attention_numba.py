@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from numba import config, get_thread_id, njit, prange
+from numba import config, get_thread_id, prange
 from torch import Tensor
 
 from specdec.nn import attention_simd as ops
@@ -23,6 +23,7 @@ from specdec.nn import simd, softmax_simd
 from specdec.nn.attention import AttentionStep, attention_reference
 from specdec.nn.attention_plan import CHUNK, UNBOUNDED, Plan, plan
 from specdec.nn.attention_tiles import BLOCK, KEYS, SCORES, Pages
+from specdec.nn.jit import njit
 
 SMALL: Final = 1024  # (row, key) pairs of all heads below which waking the other cores costs more than it saves
 
@@ -33,7 +34,7 @@ _THREADS: Final = int(config.NUMBA_NUM_THREADS)  # an argument of the kernel: ca
 Place = tuple[int, int, int]  # address, bytes from row to row, bytes from head to head
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _write(slots: Any, page_size: int, source: Place, pages: Pages, heads: int, count: int) -> None:
     """Copy `count` bytes a row and head into the rows' slots; slot -1 writes nothing."""
     for row in range(len(slots)):
@@ -44,7 +45,7 @@ def _write(slots: Any, page_size: int, source: Place, pages: Pages, heads: int, 
                 ops.copy_bytes(source[0] + row * source[1] + h * source[2], place + h * pages[2], count)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _task(
     kind: int, size: int, item: Any, table: Any, page_size: int, head: int, q: Place, k_pages: Pages, v_pages: Pages,
     out: int, heads: int, group: int, dims: int, width: int, columns: int, window: int, scale: float, softcap: float,
@@ -103,7 +104,7 @@ def _task(
             ops.narrow(kind, running + n * record, out + ((start + n // group) * heads + h) * width * size, width)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _merge(
     kind: int,
     size: int,
@@ -127,7 +128,7 @@ def _merge(
         ops.narrow(kind, state, out + (flat * heads + h) * width * size, width)
 
 
-@njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True)
 def _forward(
     kind: int, size: int,
     q: int, q_row: int, q_head: int, k: int, k_row: int, k_head: int, v: int, v_row: int, v_head: int,

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 
 from specdec.nn import attention_simd as ops
 from specdec.nn import softmax_simd
+from specdec.nn.jit import njit
 
 KEYS: Final = softmax_simd.KEYS
 BLOCK: Final = ops.BLOCK
@@ -25,7 +25,7 @@ SCORES: Final = FACTORS + 16  # floats of a block of scores with its factors
 Pages = tuple[int, int, int, int]  # address, bytes from page to page, from head to head, from key to key
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def load(
     kind: int, size: int, table: Any, page_size: int, first: int, end: int, head: int, k_pages: Pages, v_pages: Pages,
     dims: int, width: int, columns: int, pointers: Any, keys: int, values: int,
@@ -54,7 +54,7 @@ def load(
         ops.load_keys(kind, pointers.ctypes.data + part * 128, keys + part * 64, dims)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def take(
     origin: int, positions: Any, ends: Any, window: int, group: int, dims: int, columns: int, softcap: float,
     queries: int, keys: int, values: int, scores: int, states: int,
@@ -95,7 +95,7 @@ def take(
             m += run
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def score_tree(
     kind: int, size: int, table: Any, page_size: int, first: int, past: int, tree: int, rows: int, group: int,
     head: int, k_pages: Pages, v_pages: Pages, dims: int, width: int, columns: int, pointers: Any, queries: int,
@@ -119,7 +119,7 @@ def score_tree(
                 ops.score(some, queries + at * dims * 4, dims, keys, scores + (place * count + at) * KEYS * 4)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _stretch(position: int, end: int, tree: int, path: Any) -> tuple[int, int]:
     """Return the key at a position of a path, and how many positions on, below `end`, the keys go on in one tile."""
     key, run = position, tree - position
@@ -131,7 +131,7 @@ def _stretch(position: int, end: int, tree: int, path: Any) -> tuple[int, int]:
     return key, min(run, left)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def take_branches(
     origin: int, positions: Any, start: int, paths: Any, tree: int, window: int, group: int, columns: int,
     softcap: float, tree_values: int, tree_scores: int, scores: int, states: int,

@@ -6,16 +6,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from specdec.draft import IntArray
 from specdec.nn import attention_simd as ops
 from specdec.nn.compact import Layers, addresses, compact_reference
+from specdec.nn.jit import njit
 
 ALONE = 256 * 1024  # bytes that one core moves sooner than it wakes the others
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _move(place: Any, sources: Any, targets: Any, page_size: int) -> None:
     """Move rows of one tensor, in order."""
     for head in range(place[5]):
@@ -27,7 +28,7 @@ def _move(place: Any, sources: Any, targets: Any, page_size: int) -> None:
             ops.copy_bytes(source, target, place[4])
 
 
-@njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True)
 def _compact(table: Any, sources: Any, targets: Any, page_size: int) -> None:
     if len(table) * len(sources) * table[0, 4] * table[0, 5] <= ALONE:
         for n in range(len(table)):

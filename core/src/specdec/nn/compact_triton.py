@@ -16,6 +16,9 @@ from torch import Tensor
 
 from specdec.draft import IntArray
 from specdec.nn.compact import Layers, addresses
+from specdec.nn.triton_cache import check_cache
+
+check_cache()
 
 MOVES: Final = 16  # moves that a program reads before it writes them
 _COLUMNS = tl.constexpr(6)  # of the table of addresses

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from llvmlite import ir
-from numba import carray, cfunc, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
 from specdec.nn import simd
+from specdec.nn.jit import cfunc
 from specdec.nn.linear import PackedLinear, linear_reference
 from specdec.nn.team import HEAD, RUN, WORKER, share
 
@@ -198,7 +199,7 @@ if simd.HAS_HALF:
 @functools.cache
 def _compiled(dtype: torch.dtype) -> Any:
     """Return the worker of a dtype as a C function; compiled at the first call, then read from numba's cache."""
-    return cfunc(WORKER, cache=True)(_WORKERS[dtype])
+    return cfunc(WORKER, _WORKERS[dtype])
 
 
 @dataclass(slots=True, eq=False)

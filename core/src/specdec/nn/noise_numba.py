@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from specdec.nn.jit import njit
 from specdec.noise import (
     LN2,
     LOG_COEFFICIENTS,
@@ -55,7 +56,7 @@ def _float(_: Any, x: Any) -> Any:
     return types.float64(types.int64), codegen
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def word(k0: Any, k1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
     """Return word 0 of Philox4x32-10; keys, counters and result are 32 bits in uint64."""
     for _ in range(PHILOX_ROUNDS):
@@ -65,13 +66,13 @@ def word(k0: Any, k1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
     return c0
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def uniform(k0: Any, k1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
     """Return u of one draw, float64 in (0, 1)."""
     return np.float64(np.int64(word(k0, k1, c0, c1, c2, c3) * np.uint64(2) + np.uint64(1))) * 2.0**-33
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def exponential(k0: Any, k1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
     """Return e of one draw, float64."""
     bits = _bits(np.float64(np.int64(word(k0, k1, c0, c1, c2, c3) * np.uint64(2) + np.uint64(1))))

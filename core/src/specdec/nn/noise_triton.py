@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec.nn.triton_cache import check_cache
 from specdec.noise import (
     LN2,
     LOG_COEFFICIENTS,
@@ -28,6 +29,8 @@ from specdec.noise import (
     PHILOX_W1,
     SQRT2,
 )
+
+check_cache()
 
 OPTIONS: Final = {"enable_fp_fusion": False}  # of the compiler
 

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
+from specdec.nn.jit import njit
 from specdec.nn.noise_numba import HALF, MASK, exponential
 from specdec.nn.race import race_reference
 from specdec.noise import Noise
@@ -19,7 +20,7 @@ DENSE: Final = 8  # survivors of a stretch from which on the noise of all its id
 TASK: Final = 64 * STRETCH  # ids a parallel task
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def race_stretch(p: Any, first: int, key: Any, position: Any, seq: Any, purpose: Any, e: Any) -> Any:
     """Return (best score, its id) of weights p [at most STRETCH], with ids from `first` on; e [STRETCH] is scratch."""
     survivors = 0
@@ -44,7 +45,7 @@ def race_stretch(p: Any, first: int, key: Any, position: Any, seq: Any, purpose:
     return best, winner
 
 
-@njit(parallel=True, nogil=True, cache=True, error_model="numpy")
+@njit(parallel=True, nogil=True, error_model="numpy")
 def _race(probs: Any, keys: Any, positions: Any, seq_index: Any, purpose: int, winners: Any) -> None:
     rows, vocabulary = probs.shape
     tasks = (vocabulary + TASK - 1) // TASK

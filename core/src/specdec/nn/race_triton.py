@@ -17,7 +17,10 @@ import triton.language as tl
 from torch import Tensor
 
 from specdec.nn.noise_triton import OPTIONS, exponential, on_device
+from specdec.nn.triton_cache import check_cache
 from specdec.noise import Noise
+
+check_cache()
 
 STRETCH: Final = 1024  # ids a program
 

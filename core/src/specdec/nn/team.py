@@ -14,8 +14,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import prange, types
 from numba.extending import intrinsic
+
+from specdec.nn.jit import njit
 
 WORKER: Final = types.void(types.CPointer(types.int64))  # signature: a block of HEAD + own arguments
 HEAD: Final = 4  # addresses of functions for thread number and count, or zeros and then these numbers themselves
@@ -46,7 +48,7 @@ def _ask(_: Any, function: Any) -> Any:
     return types.int64(types.int64), codegen
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def share(block: Any, count: int) -> tuple[int, int]:
     """Return the range of `count` things that the calling thread is to do; `block` is the worker's, as an array."""
     thread, threads = block[2], block[3]
@@ -55,7 +57,7 @@ def share(block: Any, count: int) -> tuple[int, int]:
     return count * thread // threads, count * (thread + 1) // threads
 
 
-@njit(parallel=True, nogil=True, cache=True)
+@njit(parallel=True, nogil=True)
 def _loop(worker: int, blocks: Any) -> None:
     for thread in prange(len(blocks)):
         _call(worker, blocks[thread].ctypes.data)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
+from specdec.nn.jit import njit
 from specdec.nn.trees import WORD, ancestor_bits_reference, words_of
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def _fill(parents: Any, lengths: Any, bits: Any) -> None:
     node = row = 0
     for n in range(len(lengths)):

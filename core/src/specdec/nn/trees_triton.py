@@ -19,6 +19,9 @@ import triton.language as tl
 from torch import Tensor
 
 from specdec.nn.trees import words_of
+from specdec.nn.triton_cache import check_cache
+
+check_cache()
 
 ROWS: Final = 64  # rows a program
 

@@ -13,10 +13,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import prange, types
 from numba.extending import intrinsic
 from torch import Tensor
 
+from specdec.nn.jit import njit
 from specdec.nn.truncate import (
     EXP_COEFFICIENTS,
     LEAST,
@@ -56,13 +57,13 @@ def _float(_: Any, x: Any) -> Any:
     return types.float32(types.int32), codegen
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def _key(bits: Any) -> Any:
     """Return the key of a float32 given as bits, or the bits of a key."""
     return bits ^ ((bits >> np.int32(31)) & _MAGNITUDE)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def _weight(distance: Any) -> Any:
     """Return the weight of a distance to the largest logit, as `specdec.nn.truncate.weights` does."""
     d = distance if distance > _LEAST else _LEAST
@@ -75,13 +76,13 @@ def _weight(distance: Any) -> Any:
     return (mantissa << _LIFT) >> min(np.int64(np.int32(-n)), np.int64(63))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _scale(logits: Any, temperature: Any, y: Any) -> None:
     for i in range(len(y)):
         y[i] = logits[i] / temperature + _ZERO
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _largest(bits: Any, tops: Any) -> Any:
     """Write the largest key of each stretch to `tops` and return the largest of all."""
     whole = len(bits) // STRETCH
@@ -101,7 +102,7 @@ def _largest(bits: Any, tops: Any) -> Any:
     return top
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _total(y: Any, largest: Any) -> Any:
     """Return the sum of the weights of all ids."""
     total = np.int64(0)
@@ -110,7 +111,7 @@ def _total(y: Any, largest: Any) -> Any:
     return total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _gather(bits: Any, tops: Any, cut: Any, keys: Any) -> Any:
     """Write all keys of at least `cut` to `keys` and return how many there are."""
     count = 0
@@ -123,7 +124,7 @@ def _gather(bits: Any, tops: Any, cut: Any, keys: Any) -> Any:
     return count
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _select(keys: Any, mass: Any, count: int, wanted: Any) -> Any:
     """Return (key, mass above it, ids that have it) where the mass from the largest key on reaches `wanted`.
 
@@ -147,7 +148,7 @@ def _select(keys: Any, mass: Any, count: int, wanted: Any) -> Any:
     return keys[0], above, count
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _key_of_floor(largest: Any, floor: Any) -> Any:
     """Return the least key whose logit's distance to the largest one is at least `floor`."""
     low, high = np.int64(_KEY_OF_NEVER), np.int64(_BEYOND)
@@ -160,7 +161,7 @@ def _key_of_floor(largest: Any, floor: Any) -> Any:
     return np.int32(low)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _top_k(bits: Any, tops: Any, k: int, keys: Any, mass: Any) -> Any:
     """Return the k-th largest key."""
     cut = _LOWEST
@@ -173,7 +174,7 @@ def _top_k(bits: Any, tops: Any, k: int, keys: Any, mass: Any) -> Any:
     return _select(keys, mass, count, k)[0]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _top_p(y: Any, bits: Any, tops: Any, largest: Any, cut: Any, p: Any, keys: Any, mass: Any) -> Any:
     """Return (least key that survives, ids with it that do, ids with it) among keys of at least `cut`."""
     count, total = 0, np.int64(0)
@@ -194,7 +195,7 @@ def _top_p(y: Any, bits: Any, tops: Any, largest: Any, cut: Any, p: Any, keys: A
     return key, (wanted - above + weight - 1) // weight, equals
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _cut(y: Any, bits: Any, cut: Any, stay: int, equals: int) -> None:
     """Write -inf below the key `cut`, and behind the first `stay` of the `equals` ids that have it."""
     for i in range(len(y)):
@@ -206,7 +207,7 @@ def _cut(y: Any, bits: Any, cut: Any, stay: int, equals: int) -> None:
                 stay -= 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _truncate_row(logits: Any, temperature: Any, floor: Any, k: int, p: Any, y: Any, bits: Any) -> None:
     _scale(logits, temperature, y)
     vocabulary = len(y)
@@ -229,13 +230,13 @@ def _truncate_row(logits: Any, temperature: Any, floor: Any, k: int, p: Any, y: 
     _cut(y, bits, cut, stay, equals)
 
 
-@njit(parallel=True, nogil=True, cache=True, error_model="numpy")
+@njit(parallel=True, nogil=True, error_model="numpy")
 def _truncate(logits: Any, temperature: Any, floor: Any, top_k: Any, top_p: Any, out: Any, bits: Any) -> None:
     for r in prange(len(logits)):
         _truncate_row(logits[r], temperature[r], floor[r], top_k[r], top_p[r], out[r], bits[r])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _truncate_one(logits: Any, temperature: Any, floor: Any, top_k: Any, top_p: Any, out: Any, bits: Any) -> None:
     _truncate_row(logits[0], temperature[0], floor[0], top_k[0], top_p[0], out[0], bits[0])
 

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec.nn.triton_cache import check_cache
 from specdec.nn.truncate import (
     EXP_COEFFICIENTS,
     LEAST,
@@ -29,6 +30,8 @@ from specdec.nn.truncate import (
     WEIGHT_BITS,
     Truncation,
 )
+
+check_cache()
 
 MOST: Final = 4096  # ids a program looks at together
 OPTIONS: Final = {"enable_fp_fusion": False, "num_warps": 8}  # of the compiler

@@ -13,6 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec.nn.triton_cache import check_cache
+
+check_cache()
+
 BLOCK: Final = 1024  # logits looked at together
 COLUMNS: Final = 512  # columns of a state that one program copies
 

@@ -24,7 +24,11 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import int32, int64, njit, types, void
+from numba import int32, int64, types, void
+
+from specdec.nn.jit import Jit
+
+njit = Jit("specdec_plugin_ngram.kernels").njit
 
 IntArray = npt.NDArray[np.int32]
 Meta = npt.NDArray[np.int64]
@@ -44,7 +48,7 @@ _FLAT = int32[::1]
 _META = int64[::1]
 
 
-@njit(int64(int64, int64), cache=True)
+@njit(int64(int64, int64))
 def _mixed(state: int, token: int) -> int:
     """Return 31 well-mixed bits of (state, token); both are small and consecutive more often than not."""
     key = (np.uint64(np.uint32(state)) << np.uint64(32)) | np.uint64(np.uint32(token))
@@ -54,7 +58,7 @@ def _mixed(state: int, token: int) -> int:
     return bits
 
 
-@njit(int64(_ROWS, _FLAT, _META, int64, int64), cache=True)
+@njit(int64(_ROWS, _FLAT, _META, int64, int64))
 def _find(edges: IntArray, table: IntArray, meta: Meta, state: int, token: int) -> int:
     """Return the index of the edge of (state, token), or -1."""
     mask = table.size - 1
@@ -69,7 +73,7 @@ def _find(edges: IntArray, table: IntArray, meta: Meta, state: int, token: int) 
     return edge
 
 
-@njit(void(_ROWS, _ROWS, _FLAT, _META, int64, int64, int64), cache=True)
+@njit(void(_ROWS, _ROWS, _FLAT, _META, int64, int64, int64))
 def _add(states: IntArray, edges: IntArray, table: IntArray, meta: Meta, state: int, token: int, target: int) -> None:
     """Store an edge state -token-> target that is not there yet."""
     edge = meta[EDGES]
@@ -84,7 +88,7 @@ def _add(states: IntArray, edges: IntArray, table: IntArray, meta: Meta, state: 
     table[slot] = edge + 1
 
 
-@njit(int64(_ROWS, _ROWS, _FLAT, _META, int64, int64), cache=True)
+@njit(int64(_ROWS, _ROWS, _FLAT, _META, int64, int64))
 def _split(states: IntArray, edges: IntArray, table: IntArray, meta: Meta, state: int, length: int) -> int:
     """Split off the substrings of `state` up to `length`, which now end at the newest id too; return the new state."""
     new: int = meta[STATES]
@@ -100,7 +104,7 @@ def _split(states: IntArray, edges: IntArray, table: IntArray, meta: Meta, state
     return new
 
 
-@njit(void(_ROWS, _ROWS, _FLAT, _META, _IDS, int64, int64, int64, int64), cache=True)
+@njit(void(_ROWS, _ROWS, _FLAT, _META, _IDS, int64, int64, int64, int64))
 def _redirect(
     states: IntArray,
     edges: IntArray,
@@ -127,7 +131,7 @@ def _redirect(
         state = states[state, LINK]
 
 
-@njit(int64(_ROWS, _ROWS, _FLAT, _META, _IDS, int64, int64), cache=True)
+@njit(int64(_ROWS, _ROWS, _FLAT, _META, _IDS, int64, int64))
 def _place(
     states: IntArray, edges: IntArray, table: IntArray, meta: Meta, tokens: IntArray, new: int, token: int
 ) -> int:
@@ -155,7 +159,7 @@ def _place(
     return part
 
 
-@njit(void(_ROWS, _ROWS, _FLAT, _META, _IDS, int64), cache=True)
+@njit(void(_ROWS, _ROWS, _FLAT, _META, _IDS, int64))
 def _append(states: IntArray, edges: IntArray, table: IntArray, meta: Meta, tokens: IntArray, at: int) -> None:
     """Append the id at position `at`: make the state of the whole text and find its suffix link."""
     new = meta[STATES]
@@ -167,7 +171,7 @@ def _append(states: IntArray, edges: IntArray, table: IntArray, meta: Meta, toke
     meta[NEWEST], meta[SIZE] = new, at + 1
 
 
-@njit(void(_ROWS, _ROWS, _FLAT, _META, _IDS, int64), cache=True)
+@njit(void(_ROWS, _ROWS, _FLAT, _META, _IDS, int64))
 def _follow(states: IntArray, edges: IntArray, table: IntArray, meta: Meta, tokens: IntArray, at: int) -> None:
     """Move MATCH to the state of the longest suffix, of at most HIGH ids, that occurred before."""
     high, token = meta[HIGH], tokens[at]
@@ -187,7 +191,7 @@ def _follow(states: IntArray, edges: IntArray, table: IntArray, meta: Meta, toke
     meta[MATCH], meta[MATCHED] = link if states[link, LENGTH] >= high else state, high
 
 
-@njit(void(_ROWS, _META), cache=True)
+@njit(void(_ROWS, _META))
 def _touch(states: IntArray, meta: Meta) -> None:
     """Keep the latest end of MATCH, then note the newest end at each state with a suffix of LOW to MATCHED ids."""
     state, low, end, steps = meta[MATCH], meta[LOW], meta[SIZE], 0
@@ -199,7 +203,7 @@ def _touch(states: IntArray, meta: Meta) -> None:
     meta[STEPS] += steps
 
 
-@njit(void(_ROWS, _ROWS, _FLAT, _META, _IDS), cache=True)
+@njit(void(_ROWS, _ROWS, _FLAT, _META, _IDS))
 def extend(states: IntArray, edges: IntArray, table: IntArray, meta: Meta, tokens: IntArray) -> None:
     """Take in the ids of `tokens` [n] int32 that are not indexed yet; the arrays must have room for n ids."""
     for at in range(meta[SIZE], tokens.size):
@@ -209,7 +213,7 @@ def extend(states: IntArray, edges: IntArray, table: IntArray, meta: Meta, token
             _touch(states, meta)
 
 
-@njit(int64(_ROWS, _ROWS, _FLAT, _META, _IDS, int64, _FLAT, int64), cache=True)
+@njit(int64(_ROWS, _ROWS, _FLAT, _META, _IDS, int64, _FLAT, int64))
 def propose(
     states: IntArray, edges: IntArray, table: IntArray, meta: Meta, tokens: IntArray, k: int, out: IntArray, start: int
 ) -> int:
@@ -230,7 +234,7 @@ def propose(
     return count
 
 
-@njit(void(_ROWS, _FLAT, int64), cache=True)
+@njit(void(_ROWS, _FLAT, int64))
 def refill(edges: IntArray, table: IntArray, count: int) -> None:
     """Enter the first `count` edges into an empty table."""
     mask = table.size - 1

@@ -9,6 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec.nn.triton_cache import check_cache
+
+check_cache()
+
 BLOCK = 256  # ends searched by one program
 CHUNK = 1024  # partial results reduced at a time
 

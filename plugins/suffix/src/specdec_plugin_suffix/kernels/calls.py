@@ -5,7 +5,7 @@ Explicit signatures: they are compiled, or loaded from numba's cache, when this 
 
 from __future__ import annotations
 
-from numba import boolean, int32, int64, njit, types, void
+from numba import boolean, int32, int64, types, void
 
 from specdec.draft import IntArray
 from specdec_plugin_suffix.kernels.drafts import speculate
@@ -51,7 +51,7 @@ from specdec_plugin_suffix.kernels.layout import (
     TIE_WIDTH,
     TOKENS,
 )
-from specdec_plugin_suffix.kernels.memory import get, peek, poke, put
+from specdec_plugin_suffix.kernels.memory import get, njit, peek, poke, put
 from specdec_plugin_suffix.kernels.siblings import enter, new_node
 from specdec_plugin_suffix.kernels.tries import append, remove
 
@@ -59,7 +59,7 @@ SHORT_OF_OWN, SHORT_OF_SHARED, SHORT_OF_SCRATCH, SHORT_OF_OUT = -1, -2, -3, -4
 _IDS = types.Array(int32, 1, "C", readonly=True)
 
 
-@njit(types.UniTuple(int64, 3)(int64, int64), nogil=True, cache=True)
+@njit(types.UniTuple(int64, 3)(int64, int64), nogil=True)
 def needs(head: int, count: int) -> tuple[int, int, int]:
     """Return the rows of nodes, the rows of text and the entries of the table that `count` more ids may need.
 
@@ -76,7 +76,7 @@ def needs(head: int, count: int) -> tuple[int, int, int]:
     return nodes, 1 + blocks * (1 + size + peek(head, DEPTH)), entries
 
 
-@njit(boolean(int64, int64), nogil=True, cache=True)
+@njit(boolean(int64, int64), nogil=True)
 def has_room(head: int, count: int) -> bool:
     """Say whether ids can be appended."""
     nodes, text, entries = needs(head, count)
@@ -84,7 +84,7 @@ def has_room(head: int, count: int) -> bool:
     return fits and 4 * entries <= 3 * peek(head, TABLE_SLOTS)
 
 
-@njit(int64(int64, _IDS, int64, int64), nogil=True, cache=True)
+@njit(int64(int64, _IDS, int64, int64), nogil=True)
 def extend(query: int, tokens: IntArray, first: int, first_shared: int) -> int:
     """Append tokens[first:] to a request's own text and tokens[first_shared:] to the shared one.
 
@@ -104,7 +104,7 @@ def extend(query: int, tokens: IntArray, first: int, first_shared: int) -> int:
     return 0
 
 
-@njit(int64(int64, int64, int32[::1], int64, int64), nogil=True, cache=True)
+@njit(int64(int64, int64, int32[::1], int64, int64), nogil=True)
 def draft(query: int, most: int, out: IntArray, start: int, stride: int) -> int:
     """Write at most `most` ids to out[start:], their parents and probabilities `stride` and 2 * `stride` further on.
 
@@ -116,7 +116,7 @@ def draft(query: int, most: int, out: IntArray, start: int, stride: int) -> int:
     return n if n >= 0 else SHORT_OF_SCRATCH
 
 
-@njit(int64(int64, _IDS, int64, int64, int64, int32[::1], int64, int64), nogil=True, cache=True)
+@njit(int64(int64, _IDS, int64, int64, int64, int32[::1], int64, int64), nogil=True)
 def step(
     query: int, tokens: IntArray, first: int, first_shared: int, most: int, out: IntArray, start: int, stride: int
 ) -> int:
@@ -127,13 +127,13 @@ def step(
     return result
 
 
-@njit(int64(int64, int64, int64), nogil=True, cache=True)
+@njit(int64(int64, int64, int64), nogil=True)
 def remove_first(head: int, seq: int, count: int) -> int:
     """Remove the first suffixes of a sequence, at most `count`; return how many stay."""
     return remove(head, seq, count)
 
 
-@njit(void(int64), nogil=True, cache=True)
+@njit(void(int64), nogil=True)
 def clear(head: int) -> None:
     """Make a forest empty; its arrays, their sizes and its settings stay. Row 0 of each array means "none"."""
     for slot in (NODE_FREE, NODE_COUNT, TIE_FREE, TIE_COUNT, BLOCK_FREE, BLOCK_COUNT, SEQ_FREE, SEQ_COUNT, TOKENS):
@@ -148,7 +148,7 @@ def clear(head: int) -> None:
         poke(head, TABLE_COUNT, 0)
 
 
-@njit(int64(int64), nogil=True, cache=True)
+@njit(int64(int64), nogil=True)
 def new_root(head: int) -> int:
     """Return a node that is the root of an empty trie."""
     nodes = peek(head, NODES_AT)
@@ -158,7 +158,7 @@ def new_root(head: int) -> int:
     return root
 
 
-@njit(int64(int64, int64), nogil=True, cache=True)
+@njit(int64(int64, int64), nogil=True)
 def new_seq(head: int, root: int) -> int:
     """Return an empty sequence in a trie, 0 if there is no row for one."""
     seqs, seq = peek(head, SEQS_AT), peek(head, SEQ_FREE)
@@ -176,7 +176,7 @@ def new_seq(head: int, root: int) -> int:
     return seq
 
 
-@njit(void(int64, int64), nogil=True, cache=True)
+@njit(void(int64, int64), nogil=True)
 def free_seq(head: int, seq: int) -> None:
     """Give the row of an empty sequence back."""
     put(peek(head, SEQS_AT), seq + ROOT, peek(head, SEQ_FREE))
@@ -184,7 +184,7 @@ def free_seq(head: int, seq: int) -> None:
     poke(head, SEQ_COUNT, peek(head, SEQ_COUNT) - 1)
 
 
-@njit(void(int64, int64, _IDS), nogil=True, cache=True)
+@njit(void(int64, int64, _IDS), nogil=True)
 def append_ids(head: int, seq: int, tokens: IntArray) -> None:
     """Append ids to a sequence (0: to a new one in a new trie); there must be room."""
     if seq == 0:
@@ -192,7 +192,7 @@ def append_ids(head: int, seq: int, tokens: IntArray) -> None:
     append(head, seq, tokens.ctypes.data, tokens.size)
 
 
-@njit(void(int64, int64, int64), nogil=True, cache=True)
+@njit(void(int64, int64, int64), nogil=True)
 def refill(head: int, old: int, slots: int) -> None:
     """Enter all that is in an old table, which had some slots, in a new and empty one."""
     poke(head, TABLE_COUNT, 0)

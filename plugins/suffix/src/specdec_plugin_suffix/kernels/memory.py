@@ -10,16 +10,20 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from specdec.nn.jit import Jit
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+njit = Jit("specdec_plugin_suffix.kernels").njit
+
 
 def compiled(function: _Function) -> _Function:
     """Compile a function for the types that it is called with, without the interpreter's lock."""
-    made: _Function = njit(nogil=True, cache=True)(function)
+    made: _Function = njit(nogil=True)(function)
     return made
 
 

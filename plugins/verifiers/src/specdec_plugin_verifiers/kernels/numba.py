@@ -7,20 +7,23 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
 from specdec.nn import noise_numba
+from specdec.nn.jit import Jit
 from specdec.nn.noise_numba import HALF, MASK
 from specdec.nn.race_numba import STRETCH, TASK, race_stretch
 from specdec.noise import Noise
 from specdec_plugin_verifiers.kernels import torch_ref
 from specdec_plugin_verifiers.laws import Laws, Remainder
 
+njit = Jit("specdec_plugin_verifiers.kernels", "specdec.nn", "specdec.noise").njit  # the core's are inlined here
+
 LANES: Final = 64  # partial sums of a row, added up at its end; independent of the machine
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _uniform(keys: Any, positions: Any, seq_index: Any, purpose: int, words: Any, out: Any) -> None:
     for r in range(words.shape[0]):
         k0, k1 = keys[r] & MASK, keys[r] >> HALF
@@ -31,7 +34,7 @@ def _uniform(keys: Any, positions: Any, seq_index: Any, purpose: int, words: Any
             )
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def _stretch(p: Any, q: Any, column: Any, first: int, alpha: float, beta: float, out: Any) -> None:
     """Write max(alpha p - beta q, 0) of the ids from `first` on, as many as `out` has; q and column may be empty."""
     if beta == 0.0:
@@ -47,12 +50,12 @@ def _stretch(p: Any, q: Any, column: Any, first: int, alpha: float, beta: float,
             out[n] = max(alpha * np.float64(p[first + n]) - taken, 0.0)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def _weight(p: Any, q: Any, column: Any, token: int, alpha: float, beta: float) -> Any:
     return max(alpha * np.float64(p[token]) - beta * _law(q, column, token), 0.0)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", inline="always")
+@njit(nogil=True, error_model="numpy", inline="always")
 def _law(q: Any, column: Any, token: int) -> Any:
     """Return q of a target id; 0 without a law, or where no column has the id."""
     if len(q) == 0:
@@ -62,7 +65,7 @@ def _law(q: Any, column: Any, token: int) -> Any:
     return np.float64(q[column[token]]) if column[token] >= 0 else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _excess_row(p: Any, q: Any, column: Any, alpha: float, beta: float, removed: Any) -> float:
     sums, some = np.zeros(LANES), np.empty(LANES)
     whole = len(p) // LANES * LANES
@@ -81,7 +84,7 @@ def _excess_row(p: Any, q: Any, column: Any, alpha: float, beta: float, removed:
     return total
 
 
-@njit(nogil=True, cache=True, inline="always")
+@njit(nogil=True, inline="always")
 def _earlier(tokens: Any, j: int) -> bool:
     """Say whether token j stands before place j too."""
     found = False
@@ -90,14 +93,14 @@ def _earlier(tokens: Any, j: int) -> bool:
     return found
 
 
-@njit(parallel=True, nogil=True, cache=True, error_model="numpy")
+@njit(parallel=True, nogil=True, error_model="numpy")
 def _excess(p: Any, q: Any, column: Any, rows: Any, alpha: Any, beta: Any, q_row: Any, removed: Any, out: Any) -> None:
     for r in prange(len(rows)):
         law = q[q_row[r]] if q_row[r] >= 0 else q[0, :0]
         out[r] = _excess_row(p[rows[r]], law, column, alpha[r], beta[r], removed[r])
 
 
-@njit(parallel=True, nogil=True, cache=True, error_model="numpy")
+@njit(parallel=True, nogil=True, error_model="numpy")
 def _residual(
     p: Any, q: Any, column: Any, rows: Any, alpha: Any, beta: Any, q_row: Any, removed: Any,
     keys: Any, positions: Any, seq_index: Any, purpose: int, winners: Any,
@@ -129,7 +132,7 @@ def _residual(
         winners[r] = winner
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _accept(
     p: Any, q: Any, totals: Any, column: Any, tokens: Any, soft: Any, q_row: Any, ratio: Any, alphas: Any, betas: Any
 ) -> None:

@@ -15,8 +15,11 @@ from torch import Tensor
 
 from specdec.nn import noise_triton
 from specdec.nn.noise_triton import OPTIONS, on_device
+from specdec.nn.triton_cache import check_cache
 from specdec.noise import Noise
 from specdec_plugin_verifiers.laws import Laws, Remainder
+
+check_cache()
 
 STRETCH: Final = 1024  # ids looked at together
 
