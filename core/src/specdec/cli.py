@@ -87,12 +87,15 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _run_app(arguments: list[str], commands: Sequence[Record]) -> int:
+    import typer
+
     from specdec.cli_app import make_app
 
     wants_help = arguments[0] in ("--help", "-h")
     app = make_app([(record.name, _help_of(record) if wants_help else "") for record in commands])
     try:
-        app(args=["--help"] if wants_help else arguments, prog_name="specdec")
+        # Calling the application itself would leave sys.excepthook changed.
+        typer.main.get_command(app)(args=["--help"] if wants_help else arguments, prog_name="specdec")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0
     return 0

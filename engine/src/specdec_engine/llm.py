@@ -38,6 +38,7 @@ from specdec_engine.stats import EngineState, EngineStats
 from specdec_engine.step import Stepper
 from specdec_engine.stopping import StopRules
 from specdec_engine.structured import Grammars
+from specdec_engine.threads import torchs_threads
 
 logger = logging.getLogger("specdec_engine")
 
@@ -374,7 +375,8 @@ class LLM:
 
     def _step(self) -> list[Request]:
         self._stats.begin()
-        touched = self._stepper.step()
+        with torchs_threads(self._target.device):
+            touched = self._stepper.step()
         self._stats.end()
         return touched
 

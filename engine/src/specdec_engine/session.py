@@ -213,9 +213,6 @@ def _swapped(model: str | None, speculative_config: Any, registry: Registry) -> 
 
 
 def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels, tokenizer: Any | None) -> Target:
-    device = next(model.parameters()).device
-    if "numba" in (kernels.backend("linear", device), kernels.backend("attention", device)):
-        _share_threads()
     default_chunk = FIXED_WIDTH_CHUNK if limits.decode_width is not None else CPU_CHUNK
     return Target(
         FlatModel(model, info.num_layers, info.vocab_size, kernels),
@@ -236,10 +233,3 @@ def _planned(
     coming = draft_bytes(resolved, target.info, copied=copied)
     most = limits.max_num_seqs * target.info.max_model_len
     return plan(limits.kv_cache_tokens, most, bytes_per_token, target.device, coming)
-
-
-def _share_threads() -> None:
-    """Let numba's kernels use as many threads as torch does, for one setting is what a user expects to count."""
-    import numba
-
-    numba.set_num_threads(max(1, min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))))

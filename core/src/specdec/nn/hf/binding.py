@@ -7,6 +7,7 @@ weights. On leaving, every module and configuration is as before, so a model tha
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -59,7 +60,6 @@ class Binding:
         self._configs = _unique_configs(model)
         self._saved: list[tuple[Any, str, Any]] = []
         self.batched_experts = False
-        _register()
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -91,6 +91,7 @@ class Binding:
 
     def __enter__(self) -> None:
         """Hand the model over to the flat batch."""
+        _REGISTRATION.take()
         for config in self._configs:
             self._set(config, "_attn_implementation_internal", ATTENTION_NAME)
             if self.batched_experts and getattr(config, "_experts_implementation_internal", None) is not None:
@@ -107,6 +108,7 @@ class Binding:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Give the model back."""
+        _REGISTRATION.give_back()
         for module, _ in self._linears:
             module.__dict__.pop("forward", None)
         for module, _ in self._layers:
@@ -161,11 +163,36 @@ def _forward(packed: PackedLinear, linear: Callable[..., Tensor]) -> Callable[[T
     return forward
 
 
-def _register() -> None:
-    """Make the attention function known to transformers; a name without a mask function gets no mask built."""
-    from transformers import AttentionInterface
+class _Registration:
+    """The attention function's place in transformers' table, taken only while some model is bound.
 
-    AttentionInterface.register(ATTENTION_NAME, _attention)
+    A name without a mask function gets no mask built.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bound = 0
+
+    def take(self) -> None:
+        """Count a bound model; the first one has the name registered."""
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        with self._lock:
+            self._bound += 1
+            if self._bound == 1:
+                ALL_ATTENTION_FUNCTIONS[ATTENTION_NAME] = _attention
+
+    def give_back(self) -> None:
+        """Count a model that is bound no more; the last one takes the name out."""
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        with self._lock:
+            self._bound -= 1
+            if not self._bound:
+                del ALL_ATTENTION_FUNCTIONS[ATTENTION_NAME]
+
+
+_REGISTRATION = _Registration()
 
 
 def _attention(
