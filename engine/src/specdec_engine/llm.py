@@ -170,10 +170,7 @@ class LLM:
 
     @property
     def model(self) -> nn.Module:
-        """The transformers model; other engines over it share its weights (`LLM(hf_model=...)`).
-
-        Raises RequestError once the engine is closed, which lets the model go.
-        """
+        """The transformers model, whose weights `LLM(hf_model=...)` shares; RequestError once the engine is closed."""
         self._check_open()
         return self._target.model
 
@@ -307,10 +304,7 @@ class LLM:
         return self._stats.state
 
     def close(self) -> None:
-        """Abort what runs, close the proposer, give a caller's model back; later calls raise RequestError.
-
-        Weights, caches and the KV arena are let go even if this object, or an iterator of it, is still held.
-        """
+        """Abort what runs and let weights and caches go, whoever holds this object; later calls raise RequestError."""
         if self._closed:
             return
         self._closed = True
