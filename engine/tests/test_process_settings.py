@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,19 @@ def test_after_building_running_streaming_and_closing(folder: Path, method: str)
             next(stream)
             stream.close()
         llm.close()
+
+
+IMPORTS = """
+from specdec.testing.settings import unchanged
+with unchanged():
+    import specdec_engine, specdec_plugin_ngram.kernels.numba, specdec_plugin_verifiers.kernels.numba
+    import specdec.nn.attention_numba, specdec.nn.linear_numba, specdec.nn.truncate_numba
+"""
+
+
+def test_after_importing_everything_into_a_process_that_has_the_libraries() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_attention_function_is_in_transformers_table_during_a_forward_alone() -> None:
@@ -145,11 +160,14 @@ def test_after_generate_of_transformers() -> None:
         assert model.config._attn_implementation == attention
 
 
-def test_after_a_command_line_right_or_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_a_command_line_right_or_wrong(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = '{"method": "ngram", "num_speculative_tokens": 3}'
     run = ["generate", str(folder), "--prompt", "cat dog", "--max-tokens", "4", "--dtype", "float32"]
     main([*run, "-sc", config])
     main(["explain", "--nosuch"])  # imports what prints usage errors, which draws a number at import
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     with unchanged():
         assert main([*run, "-sc", config]) == 0
         assert main([*run, "-sc", config, "--stream"]) == 0
