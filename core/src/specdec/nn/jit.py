@@ -30,7 +30,7 @@ from numba.misc.appdirs import AppDirs
 
 from specdec.nn.sources import source_hash
 
-SUFFIX: Final = ".nbk"
+ENDING: Final = ".nbk"
 STAMP: Final = 16  # hexadecimal digits of the sources' hash in a file's name
 DIGEST: Final = 32  # bytes of SHA-256 at the head of a file
 # Settings of numba that shape code, besides those of the CPU, which its codegen names.
@@ -168,7 +168,7 @@ class CodeCache(caching._Cache):  # type: ignore[misc] # numba has no types
         target = (codegen.magic_tuple(), platform.machine(), versions, settings)
         parts = (stamp, place, text, str(sig), target, dumps(cells))
         key = hashlib.sha256(repr(parts).encode()).hexdigest()
-        return f"{self._name}-{stamp[:STAMP]}-{key[:32]}{SUFFIX}"
+        return f"{self._name}-{stamp[:STAMP]}-{key[:32]}{ENDING}"
 
 
 def folders(source: str) -> list[Path]:
@@ -228,7 +228,7 @@ def _remove_stale(folder: Path, kernel: str, kept: str) -> None:
 
 
 def _files(folder: Path, kernel: str) -> Iterator[Path]:
-    return folder.glob(f"{kernel}-*{SUFFIX}")
+    return folder.glob(f"{kernel}-*{ENDING}")
 
 
 def _once(kind: str, message: str, *arguments: object) -> None:
