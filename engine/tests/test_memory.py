@@ -175,6 +175,20 @@ def test_a_drafters_files_count_unless_they_are_the_targets(tmp_path: Path) -> N
     assert kv_plan.draft_bytes(resolved, same, copied=True) == kv_plan.draft_bytes(None, same, copied=True) == 0
 
 
+def test_a_drafter_that_takes_more_than_its_files_say_makes_the_cache_smaller(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level(logging.INFO, "specdec_engine")
+    tiny_target("llama").save_pretrained(tmp_path)
+    drafting = {"method": "draft_model", "model": str(tmp_path), "num_speculative_tokens": 2}
+    rooms = iter([Room(free=GB, bound="a limit"), Room(free=10**6, bound="a limit")])
+    monkeypatch.setattr(kv_plan, "host_room", lambda: next(rooms))
+    with LLM(hf_model=tiny_target("llama"), speculative_config=drafting, max_num_seqs=10**6) as llm:
+        # 256 bytes for each position, and whole pages
+        assert llm.kv_cache_tokens == -(-int(0.4 * 10**6 / 256) // 32) * 32
+    assert "with the drafter loaded, 1.0 MiB are free by a limit" in caplog.text
+
+
 def test_an_engine_says_what_its_kv_cache_was_planned_from(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "specdec_engine")
     with LLM(hf_model=tiny_target("llama"), max_model_len=64, max_num_seqs=2) as llm:

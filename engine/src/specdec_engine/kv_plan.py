@@ -58,6 +58,20 @@ def plan(wanted: int | None, most: int, bytes_per_token: int, device: torch.devi
     return tokens
 
 
+def replan(tokens: int, bytes_per_token: int, device: torch.device) -> int:
+    """Return fewer positions, with a log line, if the drafter as loaded has left less memory than was planned with.
+
+    The size of its files does not tell all: weights may be unpacked, or come in another dtype.
+    """
+    room = device_room(device)
+    fits = max(PAGE_SIZE, int(MEMORY_SHARE * room.free / max(bytes_per_token, 1)))
+    if fits >= tokens:
+        return tokens
+    message = "KV cache: %d positions, not %d: with the drafter loaded, %.1f MiB are free by %s"
+    logger.info(message, fits, tokens, room.free / MIB, room.bound)
+    return fits
+
+
 def _reason(wanted: int | None, most: int, fits: int) -> str:
     if wanted is not None:
         return "as kv_cache_tokens sets it"

@@ -27,7 +27,7 @@ from specdec.nn.hf.probe import probe
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve, swap_target
 from specdec.sources import DraftSource, TargetInfo
-from specdec_engine.kv_plan import draft_bytes, plan
+from specdec_engine.kv_plan import draft_bytes, plan, replan
 from specdec_engine.target import Target
 
 CPU_CHUNK = 512
@@ -168,6 +168,8 @@ def open_session(
             target.tap(hidden=resolved.traits.hidden, aux_layers=resolved.traits.aux_layers)
             verifier, controller = make_verifier(resolved, registry), make_controller(resolved, registry)
             proposer = make_proposer(resolved, target, registry)
+            if resolved.draft is not None and limits.kv_cache_tokens is None:
+                target.set_budget(replan(target.kv_cache_tokens, bytes_per_token, target.device))
         undo.pop_all()
     return Session(source, registry, target, resolved, proposer, verifier, controller)
 

@@ -209,14 +209,15 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def _quiet_unless_terminal() -> Iterator[None]:
-    """Keep the progress bar of the weights off logs, and leave the setting as it was."""
+    """Keep the progress bar of the weights off logs, and leave the setting and torch's generator as they were."""
     from transformers.utils import logging
 
     was_on = logging.is_progress_bar_enabled()
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):  # transformers draws tensors that a checkpoint lacks
+            yield
     finally:
         if was_on:
             logging.enable_progress_bar()
