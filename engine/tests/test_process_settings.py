@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -81,6 +82,25 @@ with unchanged():
 
 def test_after_importing_everything_into_a_process_that_has_the_libraries() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+FRESH = """
+import torch
+torch.set_num_threads(1)
+from specdec.testing.targets import tiny_target
+from specdec_engine import LLM, SamplingParams
+with LLM(hf_model=tiny_target("llama"), max_model_len=256) as llm:
+    llm.generate([[5] * 200, [6] * 200], SamplingParams(max_tokens=4, temperature=0.8), use_tqdm=False)
+import numba
+assert numba.threading_layer(), "numba's threads have been started"
+assert torch.get_num_threads() == 1, torch.get_num_threads()
+"""
+
+
+def test_torchs_threads_outlive_the_start_of_numbas() -> None:
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
 
 

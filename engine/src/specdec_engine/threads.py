@@ -15,10 +15,14 @@ def torchs_threads(device: torch.device) -> Iterator[None]:
 
     Does nothing where no kernel of numba has been imported, or the work is not on the CPU.
     """
-    numba = sys.modules.get("numba")
-    if numba is None or device.type != "cpu":
+    if "specdec.nn.jit" not in sys.modules or device.type != "cpu":
         yield
         return
+    import numba
+
+    from specdec.nn.jit import launch_threads
+
+    launch_threads()
     before = numba.get_num_threads()
     wanted = max(1, min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS)))
     if wanted != before:

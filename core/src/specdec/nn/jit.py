@@ -10,8 +10,10 @@ read only if its checksum is right; all else is compiled anew.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
+import pickle
 import platform
 import sys
 import uuid
@@ -63,7 +65,7 @@ class Jit:
             made = numba.njit(**options)(function)
             if config.DISABLE_JIT:
                 return made
-            made._cache = CodeCache(function, self)
+            made._cache = CodeCache(function, self, parallel=bool(options.get("parallel")))
             for signature in signatures:
                 made.compile(signature)
             if signatures:
@@ -86,9 +88,10 @@ class Jit:
 class CodeCache(caching._Cache):  # type: ignore[misc] # numba has no types
     """numba's interface of a function's cache, over files that are written once."""
 
-    def __init__(self, function: Any, jit: Jit) -> None:
-        """Keep what the key is made of; nothing is read yet."""
+    def __init__(self, function: Any, jit: Jit, *, parallel: bool = False) -> None:
+        """Keep what the key is made of; nothing is read yet. `parallel`: the function runs on numba's threads."""
         self._function = function
+        self._parallel = parallel
         self._jit = jit
         self._enabled = True
 
@@ -119,6 +122,8 @@ class CodeCache(caching._Cache):  # type: ignore[misc] # numba has no types
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function of a signature, None if it is not there whole."""
+        if self._parallel:
+            launch_threads()
         target_context.refresh()
         name = self._file_name(sig, target_context.codegen())
         if name is None:
@@ -171,6 +176,19 @@ class CodeCache(caching._Cache):  # type: ignore[misc] # numba has no types
         return f"{self._name}-{stamp[:STAMP]}-{key[:32]}{ENDING}"
 
 
+@functools.cache
+def launch_threads() -> None:
+    """Start numba's threads, once, and leave torch's number of threads as it is.
+
+    numba's OpenMP layer sets the number of the OpenMP library as it starts, which torch's threads share.
+    """
+    torch: Any = sys.modules.get("torch")
+    before = None if torch is None else torch.get_num_threads()
+    numba.get_num_threads()
+    if torch is not None and torch.get_num_threads() != before:
+        torch.set_num_threads(before)
+
+
 def folders(source: str) -> list[Path]:
     """Return where compiled code of a source file may lie, best first: NUMBA_CACHE_DIR, `__pycache__`, the user's.
 
@@ -199,7 +217,7 @@ def _read(file: Path) -> Any | None:
         _once("damaged", "%s is damaged (%d bytes); its kernel is compiled anew", file, len(data))
         return None
     try:
-        return caching.pickle.loads(data[DIGEST:])
+        return pickle.loads(data[DIGEST:])
     except Exception as error:  # names of modules that are no longer there, ...
         _once("damaged", "%s cannot be used and is compiled anew: %s", file, error)
         return None

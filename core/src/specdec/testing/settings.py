@@ -26,9 +26,12 @@ import transformers
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
+from specdec.nn.jit import launch_threads
+
 
 def settings(*, generators: bool = True) -> dict[str, Any]:
     """Return the settings by name, in forms that can be compared; `generators`: states of random generators too."""
+    launch_threads()  # else asking numba would change what torch says
     found = {**_torch(), **_numba(), **_transformers(), **_python(), **_logging(), **_process()}
     return {**found, **_generators()} if generators else found
 
