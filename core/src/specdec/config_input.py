@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import ConfigError
+from specdec.plain_values import plain
 
 NAME: Final = "speculative_config"
 YAML_SUFFIXES: Final = (".yaml", ".yml")
@@ -20,7 +21,7 @@ def load_mapping(value: Any) -> dict[Any, Any]:
     Raises ConfigError: for text that does not parse with line and column, for other types with what is accepted.
     """
     if isinstance(value, Mapping):
-        return dict(value)
+        return dict(plain(value))
     if isinstance(value, PathLike):
         return _load_file(Path(value))
     if isinstance(value, str):

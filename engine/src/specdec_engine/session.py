@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from specdec.kernels import Kernels
 from specdec.loader import Registry
 from specdec.making import make_controller, make_proposer, make_verifier
 from specdec.nn.hf.families import check_config
-from specdec.nn.hf.loading import ModelSource, is_known_type, load_config, load_model, load_tokenizer, resolve_dtype
+from specdec.nn.hf.loading import ModelSource, is_known_type, load_config, load_model, resolve_dtype
 from specdec.nn.hf.model import FlatModel
 from specdec.nn.hf.probe import probe
+from specdec.nn.hf.tokenizers import load_named_tokenizer, load_tokenizer
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve, swap_target
 from specdec.sources import DraftSource, TargetInfo
@@ -58,14 +60,38 @@ class Limits:
     kv_cache_tokens: int | None
     decode_width: int | None
     prefill_chunk_size: int | None
+    kv_cache_memory_bytes: int | None = None
+    gpu_memory_utilization: float | None = None  # checked where it is read
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not whole or not positive."""
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            if name != "gpu_memory_utilization" and value is not None and not (type(value) is int and value >= 1):
                 message = f"{name}={value!r} is not a whole number of at least 1"
                 raise TargetError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The tokenizer that a caller wants: loaded, by name, or (None) the one beside the weights; `skip`: none at all."""
+
+    given: Any = None
+    mode: str = "auto"
+    revision: str | None = None
+    skip: bool = False
+
+    def load(self, source: ModelSource | None) -> Any | None:
+        """Return the tokenizer, None if there is none. Raises TargetError for one that cannot be read."""
+        if self.skip:
+            return None
+        if isinstance(self.given, (str, PathLike)):
+            return load_named_tokenizer(fspath(self.given), self.revision, self.mode)
+        if self.given is not None or source is None:
+            return self.given
+        if self.revision is not None:
+            source = replace(ModelSource.of(source.name, self.revision), patch=source.patch)
+        return load_tokenizer(source, self.mode)
 
 
 def read_config(model: str | None, revision: str | None, hf_model: nn.Module | None) -> tuple[ModelSource | None, Any]:
@@ -111,7 +137,7 @@ def open_session(
     strict: bool,
     hf_model: nn.Module | None,
     revision: str | None,
-    tokenizer: Any | None = None,
+    tokenizer: Wanted,
 ) -> Session:
     """Build everything; on any error nothing is left behind."""
     if plugins is not None and not isinstance(plugins, Mapping):
@@ -137,9 +163,7 @@ def open_session(
         if hf_model is None:
             assert source is not None  # read_config has raised
             hf_model = load_model(source, dtype, device)
-        if tokenizer is None and source is not None:
-            tokenizer = load_tokenizer(source)
-        target = _target(hf_model, info, limits, registry.kernels, tokenizer)
+        target = _target(hf_model, info, limits, registry.kernels, tokenizer.load(source))
         undo.callback(target.close)
         bytes_per_token = probe(target.flat)
         target.set_budget(_budget(limits, info, bytes_per_token, target.device))
@@ -218,8 +242,25 @@ def _share_threads() -> None:
 def _budget(limits: Limits, info: TargetInfo, bytes_per_token: int, device: torch.device) -> int:
     if limits.kv_cache_tokens is not None:
         return limits.kv_cache_tokens
-    fits = int(MEMORY_SHARE * free_memory(device) / max(bytes_per_token, 1))
+    room = limits.kv_cache_memory_bytes or _room(limits, device)
+    fits = int(room / max(bytes_per_token, 1))
     return max(1, min(limits.max_num_seqs * info.max_model_len, fits))
+
+
+def _room(limits: Limits, device: torch.device) -> float:
+    """Return the bytes for the KV arena: a share of what is free, and on a GPU what the caller's bound leaves."""
+    room = MEMORY_SHARE * free_memory(device)
+    if limits.gpu_memory_utilization is None or device.type != "cuda":
+        return room
+    free, total = torch.cuda.mem_get_info(device)
+    left = limits.gpu_memory_utilization * total - (total - free)
+    if left <= 0:
+        message = (
+            f"gpu_memory_utilization={limits.gpu_memory_utilization} leaves no room for the KV arena: "
+            f"{(total - free) / 2**30:.1f} of {total / 2**30:.1f} GiB are in use after loading; give a larger share"
+        )
+        raise TargetError(message)
+    return min(room, left)
 
 
 def free_memory(device: torch.device) -> int:

@@ -1,0 +1,112 @@
+"""From a folder, a .gguf file or a hub id to a tokenizer of transformers, and why one that is there cannot be read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from specdec.errors import TargetError
+from specdec.nn.hf.loading import GGUF, ModelSource, first_line, load_config
+
+# Files of which at least one is there if a folder has a tokenizer at all.
+FILES: Final = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "tokenizer.model.v3",
+    "tekken.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "special_tokens_map.json",
+)
+MODES: Final = ("auto", "hf", "slow")
+
+
+def load_tokenizer(source: ModelSource, mode: str = "auto") -> Any | None:
+    """Load the tokenizer that lies beside the weights, or return None if there is none.
+
+    mode  "auto" or "hf": the fast tokenizer where there is one; "slow": the other
+
+    Raises TargetError for one that is there and cannot be read: a broken file, or a package that it needs.
+    """
+    from transformers import AutoTokenizer
+
+    if mode not in MODES:
+        message = f"tokenizer_mode={mode!r} is none of {', '.join(map(repr, MODES))}"
+        raise TargetError(message)
+    arguments = {"use_fast": False} if mode == "slow" else {}
+    if source.patch is not None:  # of a config.json which transformers does not know
+        arguments["config"] = load_config(source)
+    try:
+        return AutoTokenizer.from_pretrained(source.place, **source.arguments, **arguments)
+    except Exception as error:  # readers of many formats, each with errors of its own
+        found = tokenizer_files(source)
+        if not found:
+            return None
+        raise _failed(source, found, error) from error
+
+
+def load_named_tokenizer(name: str, revision: str | None = None, mode: str = "auto") -> Any:
+    """Load a tokenizer from a folder that need have nothing else, a .gguf file, or a hub id.
+
+    Raises TargetError if there is none, or none that can be read.
+    """
+    source = tokenizer_source(name, revision)
+    tokenizer = load_tokenizer(source, mode)
+    if tokenizer is None:
+        local = Path(source.place).is_dir()
+        where = f"the folder has none of {', '.join(FILES)}" if local else "no hub id of this name has one here"
+        message = f"tokenizer {name!r} cannot be loaded: {where}"
+        raise TargetError(message)
+    return tokenizer
+
+
+def tokenizer_source(name: str, revision: str | None = None) -> ModelSource:
+    """Return where a tokenizer is; its folder need have no config.json and no weights. Raises TargetError."""
+    path = Path(name).expanduser()
+    if name.endswith(GGUF):
+        return ModelSource.of(name, revision)
+    if not path.exists() and not name.startswith((".", "/", "~")):
+        return ModelSource(name, name, revision=revision)
+    if revision is not None:
+        message = f"tokenizer_revision={revision!r} is of a hub id, but tokenizer {name!r} is a local path"
+        raise TargetError(f"{message}; leave it out")
+    if not path.exists():
+        message = f"tokenizer {name!r}: there is no such folder"
+        raise TargetError(message)
+    folder = path if path.is_dir() else path.parent
+    return replace(ModelSource(name, str(folder)), name=name)
+
+
+def tokenizer_files(source: ModelSource) -> list[str]:
+    """Return the files of a tokenizer that a source has on this machine; a .gguf file counts as one."""
+    if source.gguf_file is not None:
+        return [source.gguf_file]
+    folder = Path(source.place)
+    if folder.is_dir():
+        return [name for name in FILES if (folder / name).is_file()]
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        return [n for n in FILES if isinstance(try_to_load_from_cache(source.place, n, revision=source.revision), str)]
+    except Exception:  # a name that is no hub id
+        return []
+
+
+def _failed(source: ModelSource, found: list[str], error: Exception) -> TargetError:
+    needed = isinstance(error, ImportError) or "install" in str(error)
+    what = "needs a package that is not installed" if needed else "cannot be read"
+    step = "install it" if needed else "repair it"
+    # Readers fall through several formats, and the first failure is what is wrong with the file that is there.
+    causes = [error]
+    while (before := causes[-1].__context__) is not None and isinstance(before, Exception) and len(causes) < 8:
+        causes.append(before)
+    said = "; ".join(dict.fromkeys(first_line(cause) for cause in causes[:3]))
+    return TargetError(
+        f"model {source.name!r} has a tokenizer ({', '.join(found[:4])}) that {what}: {said}. Next: {step}, pass "
+        "tokenizer= to LLM, or skip_tokenizer_init=True to work with ids"
+    )
