@@ -72,14 +72,14 @@ class ChatOptions:
         if self.chat_template_content_format not in FORMATS:
             message = f"chat_template_content_format={self.chat_template_content_format!r} is none of {FORMATS}"
             raise RequestError(message)
-        kwargs = self.chat_template_kwargs
+        kwargs: Any = self.chat_template_kwargs
         if kwargs is not None and not isinstance(kwargs, Mapping):
             message = f"chat_template_kwargs={kwargs!r:.80}: expected a mapping from names to values"
             raise RequestError(message)
         if taken := sorted(set(kwargs or ()) & set(TAKEN)):
             message = f"chat_template_kwargs has {taken[0]!r}, which is an argument of its own or set here: take it out"
             raise RequestError(message)
-        tools = self.tools
+        tools: Any = self.tools
         if tools is not None and (isinstance(tools, (str, Mapping)) or not all(isinstance(t, Mapping) for t in tools)):
             message = f"tools={tools!r:.80}: expected a list of mappings, each the JSON schema of a function"
             raise RequestError(message)
@@ -134,6 +134,8 @@ def _template(tokenizer: Any, options: ChatOptions) -> str:
         raise RequestError(message)
     if options.chat_template is not None:
         return options.chat_template
+    if isinstance(own, str):
+        return own
     try:
         template: str = tokenizer.get_chat_template(None, tools=list(options.tools) if options.tools else None)
     except ValueError as error:  # several named templates, none of them the default

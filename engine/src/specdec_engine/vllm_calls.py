@@ -92,7 +92,11 @@ class VllmMethods:
     """
 
     tokenizer: Any
-    model: nn.Module
+
+    @property
+    def model(self) -> nn.Module:
+        """The transformers model."""
+        raise NotImplementedError
 
     def get_tokenizer(self) -> Any:
         """Return the tokenizer in use, as transformers has it; None if the engine has none."""
