@@ -80,7 +80,7 @@ def test_seeds_at_both_ends_are_different_noise() -> None:
 
 
 def test_nothing_to_emit_needs_something_to_score() -> None:
-    with pytest.raises(RequestError, match="max_tokens=0 is not .* prompt_logprobs"):
+    with pytest.raises(RequestError, match=r"max_tokens=0 is not .* prompt_logprobs"):
         SamplingParams(max_tokens=0)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TextIO
 
 from specdec.catalog import Catalog, Record
 from specdec.cli_list import list_plugins
+from specdec.cli_output import tolerant_output
 from specdec.errors import RegisterStageError, SpecdecError, SpecdecWarning
 
 USAGE: Final = 2
@@ -26,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit code: 0, 1 failed checks, 2 errors."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = _take_debug(arguments)
-    with warnings.catch_warnings():
+    with tolerant_output(), warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
             return _dispatch(arguments)

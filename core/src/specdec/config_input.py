@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from specdec.errors import ConfigError
 from specdec.plain_values import plain
+from specdec.text_files import read_text
 
 NAME: Final = "speculative_config"
 YAML_SUFFIXES: Final = (".yaml", ".yml")
@@ -50,11 +51,7 @@ def spell_keys(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _load_file(file: Path) -> dict[Any, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"{NAME} file {str(file)!r} cannot be read: {error}"
-        raise ConfigError(message) from error
+    text = read_text(file, f"{NAME} file {str(file)!r}", ConfigError)
     if file.suffix == ".json":
         return _parse_json(text, f"{NAME} file {str(file)!r}")
     if file.suffix in YAML_SUFFIXES:
