@@ -10,16 +10,19 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, Final, TextIO
 
 from specdec.catalog import Catalog, Record
 from specdec.cli_list import list_plugins
 from specdec.cli_output import tolerant_output
-from specdec.errors import RegisterStageError, SpecdecError, SpecdecWarning
+from specdec.errors import ConfigError, RegisterStageError, SpecdecError, SpecdecWarning
 
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 OWN: Final = ("plugins", "explain")
+# Subcommands of distributions of this workspace that need not be installed.
+ELSEWHERE: Final = {"generate": "specdec-engine", "vllm": "specdec-vllm"}
 COLOURS: Final = {"error": "31", "warning": "33"}
 
 
@@ -80,6 +83,7 @@ def _take_debug(arguments: list[str]) -> bool:
 def _dispatch(arguments: list[str]) -> int:
     if arguments[:2] == ["plugins", "list"] and set(arguments[2:]) <= {"--json"}:
         return list_plugins(as_json="--json" in arguments)
+    arguments = _folded(arguments)
     catalog = Catalog.discover()
     commands = [record for record in catalog.of_kind("command") if record.name not in OWN]
     if arguments and any(record.name == arguments[0].rpartition(":")[2] for record in commands):
@@ -87,10 +91,35 @@ def _dispatch(arguments: list[str]) -> int:
     return _run_app(arguments or ["--help"], commands)
 
 
+def _folded(arguments: list[str]) -> list[str]:
+    """Return the arguments with dotted options put together; nothing is imported for those that have none."""
+    if not any("." in argument and argument.startswith("-") for argument in arguments):
+        return arguments
+    from specdec.dotted import fold
+
+    return fold(arguments)
+
+
+def _refuse_unknown(name: str, commands: Sequence[Record]) -> None:
+    """Raise ConfigError for a subcommand that nothing here offers, naming the distribution that does, or the nearest."""
+    known = (*OWN, *(record.name for record in commands))
+    if name.startswith("-") or name in known:
+        return
+    if name in ELSEWHERE:
+        home = ELSEWHERE[name]
+        message = f"the command {name!r} comes with {home}, which is not installed: pip install {home}"
+        raise ConfigError(message)
+    near = get_close_matches(name, (*known, *ELSEWHERE), 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    message = f"there is no command {name!r}; {hint}`specdec --help` lists what there is"
+    raise ConfigError(message)
+
+
 def _run_app(arguments: list[str], commands: Sequence[Record]) -> int:
     from specdec.cli_app import make_app
 
     wants_help = arguments[0] in ("--help", "-h")
+    _refuse_unknown(arguments[0], commands)
     app = make_app([(record.name, _help_of(record) if wants_help else "") for record in commands])
     try:
         app(args=["--help"] if wants_help else arguments, prog_name="specdec")

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import ConfigError
+from specdec.json_hints import quoting_hint
 from specdec.plain_values import plain
 from specdec.text_files import read_text
 
 NAME: Final = "speculative_config"
+OTHERWISE: Final = "write -sc.KEY VALUE for each key, or -sc @file.json"
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 
 
@@ -65,6 +67,7 @@ def _parse_json(text: str, where: str) -> dict[Any, Any]:
         data = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         hint = f'; to name a method alone write {{"method": "{text}"}}' if text.replace("-", "_").isidentifier() else ""
+        hint = hint or quoting_hint(text, OTHERWISE)
         message = f"{where} is not valid JSON: {error.msg} at line {error.lineno} column {error.colno}{hint}"
         raise ConfigError(message) from error
     return _mapping(data, where)

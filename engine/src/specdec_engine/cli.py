@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specdec.errors import RequestError
+from specdec.json_hints import quoting_hint
 from specdec_engine.prompt_files import read_prompts
 
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ def generate(
         Path | None, typer.Option(help="File with a prompt a line, or .jsonl with 'prompt' or 'turns' in each object.")
     ] = None,
     speculative_config: Annotated[
-        str | None, typer.Option("--speculative-config", "-sc", help="JSON, @file.json or @file.yaml, vLLM's keys.")
+        str | None,
+        typer.Option(
+            "--speculative-config", "-sc", help="JSON, @file.json or @file.yaml, vLLM's keys; or -sc.KEY VALUE."
+        ),
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(help="The most tokens for a prompt; 128 if left out.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy, and what it is if left out.")] = None,
@@ -112,7 +116,7 @@ def _params(text: str | None, options: Mapping[str, Any]) -> SamplingParams:
     try:
         data = {} if text is None else json.loads(text)
     except ValueError as error:
-        message = f"--sampling-params is not valid JSON: {error}"
+        message = f"--sampling-params is not valid JSON: {error}{quoting_hint(text or '')}"
         raise RequestError(message) from error
     _check_keys(data, SamplingParams, "--sampling-params")
     if twice := sorted(set(given) & set(data)):
