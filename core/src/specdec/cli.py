@@ -101,7 +101,7 @@ def _folded(arguments: list[str]) -> list[str]:
 
 
 def _refuse_unknown(name: str, commands: Sequence[Record]) -> None:
-    """Raise ConfigError for a subcommand that nothing here offers, naming the distribution that does, or the nearest."""
+    """Raise ConfigError for a subcommand that is not installed, naming the distribution that has it, or the nearest."""
     known = (*OWN, *(record.name for record in commands))
     if name.startswith("-") or name in known:
         return

@@ -45,8 +45,8 @@ def foreign_problems(keys: Iterable[str]) -> list[Problem]:
 _SGLANG: Final = "SGLang"
 _TENSORRT: Final = "TensorRT-LLM"
 _NAMES: Final = (
-    "names of methods are those of `specdec plugins list`, in lower case; a checkpoint without a name is given as model, "
-    "and its method is found"
+    "names of methods are those of `specdec plugins list`, in lower case; without one, the method is found from the "
+    "checkpoint in model"
 )
 _HERE: Final = "nothing here depends on it: leave it out"
 _TREE: Final = "trees are set up by options of the method: see `specdec plugins show METHOD`"
@@ -98,17 +98,13 @@ FOREIGN: Final[MappingProxyType[str, Foreign]] = MappingProxyType(
         "max_matching_ngram_size": Foreign(_TENSORRT, "prompt_lookup_max"),
         "is_use_oldest": Foreign(_TENSORRT, "match", '"earliest" for true, "latest" for false'),
         "is_keep_all": Foreign(_TENSORRT, "", _HERE),
-        "is_public_pool": Foreign(
-            _TENSORRT, "", "text of other requests is used by methods that keep trees of suffixes"
-        ),
+        "is_public_pool": Foreign(_TENSORRT, "", "methods that keep trees of suffixes use texts of other requests"),
         "use_relaxed_acceptance_for_thinking": Foreign(_TENSORRT, "", _ACCEPT),
         "relaxed_topk": Foreign(_TENSORRT, "", _ACCEPT),
         "relaxed_delta": Foreign(_TENSORRT, "", _ACCEPT),
         "greedy_sampling": Foreign(_TENSORRT, "", "the request's temperature says so: leave it out"),
         "allow_advanced_sampling": Foreign(_TENSORRT, "", "all sampling parameters hold: leave it out"),
-        "acceptance_window": Foreign(_TENSORRT, "controller", "an extension that chooses how much is drafted"),
-        "acceptance_length_threshold": Foreign(
-            _TENSORRT, "controller", "an extension that chooses how much is drafted"
-        ),
+        "acceptance_window": Foreign(_TENSORRT, "controller", "it chooses how much is drafted"),
+        "acceptance_length_threshold": Foreign(_TENSORRT, "controller", "it chooses how much is drafted"),
     }
 )

@@ -321,7 +321,7 @@ def test_the_target_is_named_once(site, model):
 def test_a_command_that_is_not_installed_is_named_with_its_distribution(monkeypatch, capsys):
     monkeypatch.setattr(cli.Catalog, "discover", classmethod(lambda kind: kind()))
     for name, said in {
-        "generate": "the command 'generate' comes with specdec-engine, which is not installed: pip install specdec-engine",
+        "generate": "comes with specdec-engine, which is not installed: pip install specdec-engine",
         "explan": "there is no command 'explan'; did you mean 'explain'?",
     }.items():
         assert cli.main([name, "model"]) == 2

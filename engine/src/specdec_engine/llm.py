@@ -20,7 +20,7 @@ from specdec.metrics import SpecMetrics
 from specdec.nn.hf.loading import eos_ids, resolve_device
 from specdec.noise import request_key
 from specdec.plain_values import plain
-from specdec_engine.chat import ChatOptions, ContentFormat, read_template, render
+from specdec_engine.chat import read_template
 from specdec_engine.compare import Divergence, diagnose
 from specdec_engine.drafting import Drafting
 from specdec_engine.extra_args import Speculation, speculation_of
@@ -111,7 +111,7 @@ class LLM(VllmMethods):
         """Load everything and check it."""
         check_mode(logprobs_mode)
         self._seed = read_seed(seed)
-        self._chat_template = read_template(chat_template)
+        self.chat_template = read_template(chat_template)
         sizes = {"kv_cache_tokens": kv_cache_tokens, "prefill_chunk_size": prefill_chunk_size}
         arguments = read_arguments(others, speculative_config, sizes, PARAMETERS)
         max_num_seqs = MAX_NUM_SEQS if max_num_seqs is None else max_num_seqs
@@ -255,46 +255,6 @@ class LLM(VllmMethods):
                 run.step()
                 progress.update(sum(group.finished for group in groups), sum(group.emitted for group in groups))
         return [group.output() for group in groups]
-
-    def chat(
-        self,
-        messages: Sequence[Any],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = True,
-        chat_template: str | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        chat_template_content_format: ContentFormat = "auto",
-        **others: Any,
-    ) -> list[RequestOutput]:
-        """Answer one conversation (a list of messages with role and content) or a list of conversations.
-
-        `ChatOptions` in `specdec_engine.chat` says what the options mean. Raises RequestError before anything runs.
-        """
-        check_call("chat", others)
-        prompts = self.chat_prompts(
-            messages,
-            chat_template,
-            add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            chat_template_kwargs=chat_template_kwargs,
-            chat_template_content_format=chat_template_content_format,
-        )
-        return self.generate(prompts, sampling_params, use_tqdm)
-
-    def chat_prompts(
-        self,
-        messages: Sequence[Any],
-        chat_template: str | None = None,
-        add_generation_prompt: bool = True,
-        **options: Any,
-    ) -> list[dict[str, Any]]:
-        """Return the prompts, text and ids, that a chat template makes of conversations; options as those of `chat`."""
-        template = self._chat_template if chat_template is None else read_template(chat_template)
-        return render(self.tokenizer, messages, ChatOptions(template, add_generation_prompt, **options))
 
     def stream(
         self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
@@ -14,6 +14,8 @@ from specdec.config import SpeculativeConfig
 from specdec.errors import ConfigError, RequestError, TargetError
 from specdec.keys import Refused, is_one_of
 from specdec.plain_values import plain
+from specdec_engine.chat import ChatOptions, ContentFormat, read_template, render
+from specdec_engine.outputs import RequestOutput
 from specdec_engine.sampling_params import SEEDS, SamplingParams
 from specdec_engine.vllm_arguments import ARGUMENTS, CALL_ARGUMENTS, METHODS, Honoured, Missing
 
@@ -88,15 +90,57 @@ def check_call(method: str, others: Mapping[str, Any]) -> None:
 class VllmMethods:
     """Methods that vLLM's `LLM` has and the engine answers from what it is; others raise AttributeError that says why.
 
-    The host class has `tokenizer` and `model`.
+    The host class has `tokenizer`, `model`, `generate`, and in `chat_template` the template that its caller chose.
     """
 
     tokenizer: Any
+    chat_template: str | None
+    generate: Callable[..., list[RequestOutput]]
 
     @property
     def model(self) -> nn.Module:
         """The transformers model."""
         raise NotImplementedError
+
+    def chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        chat_template_content_format: ContentFormat = "auto",
+        **others: Any,
+    ) -> list[RequestOutput]:
+        """Answer one conversation (a list of messages with role and content) or a list of conversations.
+
+        `ChatOptions` in `specdec_engine.chat` says what the options mean. Raises RequestError before anything runs.
+        """
+        check_call("chat", others)
+        prompts = self.chat_prompts(
+            messages,
+            chat_template,
+            add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+            chat_template_content_format=chat_template_content_format,
+        )
+        return self.generate(prompts, sampling_params, use_tqdm)
+
+    def chat_prompts(
+        self,
+        messages: Sequence[Any],
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """Return the prompts, text and ids, that a chat template makes of conversations; options as those of `chat`."""
+        template = self.chat_template if chat_template is None else read_template(chat_template)
+        return render(self.tokenizer, messages, ChatOptions(template, add_generation_prompt, **options))
 
     def get_tokenizer(self) -> Any:
         """Return the tokenizer in use, as transformers has it; None if the engine has none."""

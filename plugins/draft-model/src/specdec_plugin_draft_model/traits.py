@@ -1,4 +1,4 @@
-"""What a configured draft model needs and gives, and what is wrong with it; reads config.json alone; torch only to ask about a quantisation."""
+"""What a configured draft model needs and gives, and what is wrong with it; reads config.json and loads no weights."""
 
 from __future__ import annotations
 
