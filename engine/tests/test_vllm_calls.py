@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +183,31 @@ def test_a_broken_tokenizer_is_named_and_can_be_left_out(tmp_path: Path) -> None
             llm.generate("text")
     with LLM(folder, tokenizer=tiny_tokenizer()) as llm:
         assert llm.get_tokenizer() is not None
+
+
+@pytest.mark.parametrize(
+    ("package", "config", "files"),
+    [
+        ("sentencepiece", {"tokenizer_class": "LlamaTokenizer"}, {"tokenizer.model": "\0"}),
+        (
+            "fugashi",
+            {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"},
+            {"vocab.txt": "[UNK]"},
+        ),
+    ],
+)
+def test_the_package_that_a_tokenizer_needs_is_named(
+    package: str, config: dict[str, str], files: dict[str, str], tmp_path: Path
+) -> None:
+    if importlib.util.find_spec(package) is not None:
+        pytest.skip(f"{package} is installed")
+    folder = model_folder(tmp_path / "model")
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        (folder / name).unlink(missing_ok=True)
+    for name, text in {**files, "tokenizer_config.json": json.dumps(config)}.items():
+        (folder / name).write_text(text)
+    with pytest.raises(TargetError, match=rf"needs the package {package}: .*Next: pip install {package};"):
+        LLM(folder)
 
 
 def test_a_folder_without_a_tokenizer_has_none(tmp_path: Path) -> None:

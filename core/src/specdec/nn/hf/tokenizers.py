@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import TargetError
-from specdec.nn.hf.loading import GGUF, ModelSource, first_line, load_config
+from specdec.nn.hf.loading import GGUF, ModelSource, load_config
 
 # Files of which at least one is there if a folder has a tokenizer at all.
 FILES: Final = (
@@ -98,15 +99,27 @@ def tokenizer_files(source: ModelSource) -> list[str]:
 
 
 def _failed(source: ModelSource, found: list[str], error: Exception) -> TargetError:
-    needed = isinstance(error, ImportError) or "install" in str(error)
-    what = "needs a package that is not installed" if needed else "cannot be read"
-    step = "install it" if needed else "repair it"
-    # Readers fall through several formats, and the first failure is what is wrong with the file that is there.
-    causes = [error]
-    while (before := causes[-1].__context__) is not None and isinstance(before, Exception) and len(causes) < 8:
-        causes.append(before)
-    said = "; ".join(dict.fromkeys(first_line(cause) for cause in causes[:3]))
+    """Return the one error for a tokenizer that is there: what could not be read, what lacks, what to do."""
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 8:
+        causes.append(cause)
+    lacking = [
+        cause.name.partition(".")[0] for cause in causes if isinstance(cause, ModuleNotFoundError) and cause.name
+    ]
+    what, step = "cannot be read", "repair it"
+    if lacking:
+        package = lacking[-1]
+        # transformers looks for this one first, and then names another one.
+        if importlib.util.find_spec("sentencepiece") is None and any(name.endswith(".model") for name in found):
+            package = "sentencepiece"
+        what, step = f"needs the package {package}", f"pip install {package}"
+    said = "; ".join(dict.fromkeys(_short(cause) for cause in (causes[0], causes[-1])))
     return TargetError(
-        f"model {source.name!r} has a tokenizer ({', '.join(found[:4])}) that {what}: {said}. Next: {step}, pass "
-        "tokenizer= to LLM, or skip_tokenizer_init=True to work with ids"
+        f"model {source.name!r} has a tokenizer ({', '.join(found[:4])}) that {what}: {said}. Next: {step}; or, of a "
+        "target, pass tokenizer= to LLM, or skip_tokenizer_init=True to work with ids"
     )
+
+
+def _short(error: BaseException) -> str:
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said[:200] or 'no message'}" + ("..." if len(said) > 200 else "")
