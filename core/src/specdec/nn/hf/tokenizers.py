@@ -24,6 +24,18 @@ FILES: Final = (
     "sentencepiece.bpe.model",
     "special_tokens_map.json",
 )
+# Distributions of modules that transformers' tokenizers import; others are not guessed from a module's name.
+PACKAGES: Final = {
+    "fugashi": "fugashi",
+    "google": "protobuf",
+    "ipadic": "ipadic",
+    "jieba": "jieba",
+    "mistral_common": "mistral-common",
+    "rjieba": "rjieba",
+    "sacremoses": "sacremoses",
+    "sentencepiece": "sentencepiece",
+    "tiktoken": "tiktoken",
+}
 MODES: Final = ("auto", "hf", "slow")
 
 
@@ -103,16 +115,17 @@ def _failed(source: ModelSource, found: list[str], error: Exception) -> TargetEr
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 8:
         causes.append(cause)
-    lacking = [
-        cause.name.partition(".")[0] for cause in causes if isinstance(cause, ModuleNotFoundError) and cause.name
-    ]
+    names = [cause.name or "" for cause in causes if isinstance(cause, ModuleNotFoundError)]
+    lacking = [name.partition(".")[0] for name in names if name]
     what, step = "cannot be read", "repair it"
     if lacking:
         package = lacking[-1]
         # transformers looks for this one first, and then names another one.
         if importlib.util.find_spec("sentencepiece") is None and any(name.endswith(".model") for name in found):
             package = "sentencepiece"
-        what, step = f"needs the package {package}", f"pip install {package}"
+        what, step = f"needs the package {package}", "install it, as the model's page says"
+        if package in PACKAGES:
+            step = f"pip install {PACKAGES[package]}"
     said = "; ".join(dict.fromkeys(_short(cause) for cause in (causes[0], causes[-1])))
     return TargetError(
         f"model {source.name!r} has a tokenizer ({', '.join(found[:4])}) that {what}: {said}. Next: {step}; or, of a "
