@@ -94,7 +94,9 @@ FOREIGN: Final[MappingProxyType[str, Foreign]] = MappingProxyType(
         "use_dynamic_tree": Foreign(_TENSORRT, "tree_top_k", "tokens a node and a level; it turns dynamic trees on"),
         "dynamic_tree_max_topK": Foreign(_TENSORRT, "tree_top_k"),
         "eagle3_one_model": Foreign(_TENSORRT, "", _HERE),
-        "eagle3_layers_to_capture": Foreign(_TENSORRT, "eagle_aux_hidden_state_layer_ids"),
+        "eagle3_layers_to_capture": Foreign(
+            _TENSORRT, "", "the option of the method that says which layers its head reads: see `specdec plugins show`"
+        ),
         "max_matching_ngram_size": Foreign(_TENSORRT, "prompt_lookup_max"),
         "is_use_oldest": Foreign(_TENSORRT, "match", '"earliest" for true, "latest" for false'),
         "is_keep_all": Foreign(_TENSORRT, "", _HERE),
