@@ -25,7 +25,7 @@ from specdec.key_docs import rewrite
 from specdec.metrics import SpecMetrics
 from specdec.testing import families
 from specdec.traits import MethodTraits
-from specdec_engine import LLM, SamplingParams, extra_args
+from specdec_engine import LLM, SamplingParams, extra_args, vllm_docs
 from specdec_engine.generate_arguments import REFUSED_FIELDS
 from specdec_engine.kept_engine import ENGINE_ARGS
 from specdec_plugin_eagle.options import EagleOptions
@@ -248,12 +248,18 @@ def test_every_trait_is_described():
 def test_the_engines_parameters_metrics_and_targets_are_those_described():
     page = DOCS / "engine.md"
     described = [name for row in table(page, "Parameters of LLM") for name in re.findall(r"\w+", row[0])]
-    assert described == [name for name in inspect.signature(LLM.__init__).parameters if name != "self"]
+    parameters = inspect.signature(LLM.__init__).parameters.values()
+    assert described == [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"]
     rates = [name for name, value in vars(SpecMetrics).items() if isinstance(value, property)]
     counters = [field.name for field in dataclasses.fields(SpecMetrics)]
     assert {*rates, *counters} <= set(spans(section(page, "Metrics")))
     ((right, wrong),) = table(page, "Which targets run")
     assert [spans(right), spans(wrong)] == [list(families.RIGHT), list(families.WRONG)]
+
+
+def test_what_becomes_of_a_script_for_vllm_is_described_as_the_code_has_it():
+    page = (DOCS / "vllm-scripts.md").read_text(encoding="utf-8")
+    assert vllm_docs.rewrite(page) == page, "run specdec_engine.vllm_docs"
 
 
 def test_every_sampling_parameter_is_described():

@@ -10,15 +10,19 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, Final, TextIO
 
 from specdec.catalog import Catalog, Record
 from specdec.cli_list import list_plugins
-from specdec.errors import RegisterStageError, SpecdecError, SpecdecWarning
+from specdec.cli_output import tolerant_output
+from specdec.errors import ConfigError, RegisterStageError, SpecdecError, SpecdecWarning
 
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 OWN: Final = ("plugins", "explain")
+# Subcommands of distributions of this workspace that need not be installed.
+ELSEWHERE: Final = {"generate": "specdec-engine", "vllm": "specdec-vllm"}
 COLOURS: Final = {"error": "31", "warning": "33"}
 
 
@@ -26,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit code: 0, 1 failed checks, 2 errors."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = _take_debug(arguments)
-    with warnings.catch_warnings():
+    with tolerant_output(), warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
             return _dispatch(arguments)
@@ -79,11 +83,36 @@ def _take_debug(arguments: list[str]) -> bool:
 def _dispatch(arguments: list[str]) -> int:
     if arguments[:2] == ["plugins", "list"] and set(arguments[2:]) <= {"--json"}:
         return list_plugins(as_json="--json" in arguments)
+    arguments = _folded(arguments)
     catalog = Catalog.discover()
     commands = [record for record in catalog.of_kind("command") if record.name not in OWN]
     if arguments and any(record.name == arguments[0].rpartition(":")[2] for record in commands):
         return int(load_command(catalog.find("command", arguments[0])).command(arguments[1:]) or 0)
     return _run_app(arguments or ["--help"], commands)
+
+
+def _folded(arguments: list[str]) -> list[str]:
+    """Return the arguments with dotted options put together; nothing is imported for those that have none."""
+    if not any("." in argument and argument.startswith("-") for argument in arguments):
+        return arguments
+    from specdec.dotted import fold
+
+    return fold(arguments)
+
+
+def _refuse_unknown(name: str, commands: Sequence[Record]) -> None:
+    """Raise ConfigError for a subcommand that is not installed, naming the distribution that has it, or the nearest."""
+    known = (*OWN, *(record.name for record in commands))
+    if name.startswith("-") or name in known:
+        return
+    if name in ELSEWHERE:
+        home = ELSEWHERE[name]
+        message = f"the command {name!r} comes with {home}, which is not installed: pip install {home}"
+        raise ConfigError(message)
+    near = get_close_matches(name, (*known, *ELSEWHERE), 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    message = f"there is no command {name!r}; {hint}`specdec --help` lists what there is"
+    raise ConfigError(message)
 
 
 def _run_app(arguments: list[str], commands: Sequence[Record]) -> int:
@@ -92,6 +121,7 @@ def _run_app(arguments: list[str], commands: Sequence[Record]) -> int:
     from specdec.cli_app import make_app
 
     wants_help = arguments[0] in ("--help", "-h")
+    _refuse_unknown(arguments[0], commands)
     app = make_app([(record.name, _help_of(record) if wants_help else "") for record in commands])
     try:
         # Calling the application itself would leave sys.excepthook changed.

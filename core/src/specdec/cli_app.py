@@ -98,12 +98,26 @@ def _doctor(
 
 
 def _explain(
-    model: Annotated[str, typer.Option(help="The target: a folder with config.json, or a hub id.")],
-    speculative_config: Annotated[str, typer.Option(help="JSON with vLLM's keys, or @file.json, or @file.yaml.")],
+    target: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="The target: a folder with config.json, or a hub id.")
+    ] = None,
+    speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            "--speculative-config",
+            "-sc",
+            help="JSON with vLLM's keys, or @file.json, or @file.yaml; or -sc.KEY VALUE for single keys.",
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The target, in place of MODEL.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="The host's limit, if below the model's.")] = None,
     as_json: AsJson = False,
     plugin: Local = None,
 ) -> None:
     """Say what a speculative configuration means for a model: method, k, verifier, traits, and why; load no weights."""
+    if (target is None) == (model is None):
+        raise typer.BadParameter("name the target once: MODEL, or --model MODEL", param_hint="MODEL")
+    if speculative_config is None:
+        raise typer.BadParameter("it is required", param_hint="--speculative-config")
     catalog = Catalog.discover().with_local(local_plugins(plugin))
-    cli_explain.explain(catalog, model, speculative_config, max_model_len, as_json)
+    cli_explain.explain(catalog, target or model or "", speculative_config, max_model_len, as_json)

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import ConfigError
+from specdec.json_hints import quoting_hint
+from specdec.plain_values import plain
+from specdec.text_files import read_text
 
 NAME: Final = "speculative_config"
+OTHERWISE: Final = "write -sc.KEY VALUE for each key, or -sc @file.json"
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 
 
@@ -20,7 +24,7 @@ def load_mapping(value: Any) -> dict[Any, Any]:
     Raises ConfigError: for text that does not parse with line and column, for other types with what is accepted.
     """
     if isinstance(value, Mapping):
-        return dict(value)
+        return dict(plain(value))
     if isinstance(value, PathLike):
         return _load_file(Path(value))
     if isinstance(value, str):
@@ -49,11 +53,7 @@ def spell_keys(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _load_file(file: Path) -> dict[Any, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"{NAME} file {str(file)!r} cannot be read: {error}"
-        raise ConfigError(message) from error
+    text = read_text(file, f"{NAME} file {str(file)!r}", ConfigError)
     if file.suffix == ".json":
         return _parse_json(text, f"{NAME} file {str(file)!r}")
     if file.suffix in YAML_SUFFIXES:
@@ -67,6 +67,7 @@ def _parse_json(text: str, where: str) -> dict[Any, Any]:
         data = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         hint = f'; to name a method alone write {{"method": "{text}"}}' if text.replace("-", "_").isidentifier() else ""
+        hint = hint or quoting_hint(text, OTHERWISE)
         message = f"{where} is not valid JSON: {error.msg} at line {error.lineno} column {error.colno}{hint}"
         raise ConfigError(message) from error
     return _mapping(data, where)

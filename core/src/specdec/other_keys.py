@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from specdec.catalog import LOCAL_DISTRIBUTION
 from specdec.config import COMMON_KEYS
 from specdec.errors import ConfigWarning, PluginError, PluginWarning
+from specdec.foreign_keys import FOREIGN
 from specdec.groups import Kind
 from specdec.key_table import KEYS
 from specdec.keys import Key, NoEffect, Option, Refused, is_one_of
@@ -40,6 +41,8 @@ def settle_other_keys(
         if key in settling.host_keys and value is not None:
             host_keys[key] = value
             settling.decide(key, value, "given; the host acts on it")
+        elif key not in own and key in FOREIGN:
+            _unknown(settling, key, own, method, verifier)
         elif key not in own and not _settled_by_table(settling, key, value, KEYS.get(key)):
             foreign[key] = value
     owners = _owners(settling.registry) if foreign else {}
@@ -89,6 +92,9 @@ def _usual_owner(known: Key | None) -> tuple[str, str]:
 
 
 def _unknown(settling: Settling, key: str, own: set[str], method: LoadedPlugin, verifier: LoadedPlugin | None) -> None:
+    if key in FOREIGN:
+        settling.problem(key, *FOREIGN[key].said())
+        return
     close = nearest(key, (*COMMON_KEYS, *own))
     with_verifier = f" with the verifier {verifier.name}" if verifier else ""
     listed = f"{method.name}{with_verifier} takes {', '.join(sorted(own)) or 'no keys of its own'}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from specdec.catalog import Catalog, Record
-from specdec.config import COUPLED, STANDARD, ResolvedConfig, SpeculativeConfig
+from specdec.config import COUPLED, STANDARD, ResolvedConfig, SpeculativeConfig, config_error
 from specdec.deriving import (
     K,
     check_k,
@@ -19,6 +19,7 @@ from specdec.deriving import (
 )
 from specdec.detect import detect, swap_target
 from specdec.errors import CheckStageError, ConfigError, TraitsStageError
+from specdec.foreign_keys import foreign_problems
 from specdec.loader import LoadedPlugin, Registry
 from specdec.old_keys import renew
 from specdec.options import MethodOptions, keys_of, options_model, request_options, validate
@@ -123,6 +124,8 @@ def _method(settling: Settling) -> tuple[LoadedPlugin, DraftSource | None]:
         settling.finish()
     named = method_of(catalog, model)
     if name is None and model is None:
+        if strange := foreign_problems(config.other_keys):
+            raise config_error(strange)
         message = f'name a "method"; installed: {", ".join(catalog.names("proposer")) or "none"}'
         raise ConfigError(f"speculative_config cannot be used: it has neither method nor model; {message}")
     draft = DraftSource(model, revision=config.revision) if model is not None and named is None else None

@@ -148,7 +148,10 @@ class TargetInfo:
 
     @classmethod
     def from_folder(cls, model: str | PathLike[str], max_model_len: int | None = None) -> TargetInfo:
-        """Read `config.json` of a folder or of a hub id; raises TargetError if there is none that can be read."""
+        """Read `config.json` of a folder or of a hub id.
+
+        Raises TargetError if there is none that can be read, and for a `max_model_len` above its own.
+        """
         try:
             config = DraftSource(model).hf_config
         except ConfigError as error:
@@ -156,6 +159,10 @@ class TargetInfo:
             raise TargetError(message) from error
         if not config:
             message = f"target {fspath(model)!r} cannot be used: it has no {CONFIG}"
+            raise TargetError(message)
+        own = _figure(_language_config(config), MAX_POSITIONS)
+        if max_model_len is not None and own is not None and max_model_len > own:
+            message = f"max_model_len={max_model_len} is above the model's own limit of {own} positions"
             raise TargetError(message)
         return cls.from_config(fspath(model), config, max_model_len)
 

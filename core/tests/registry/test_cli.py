@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from specdec import cli
+
 PROPOSER = """
 from pydantic import Field
 from specdec import hookimpl
@@ -287,3 +289,40 @@ def test_help_names_every_command_and_no_arguments_is_help(site):
 def test_an_unknown_command_is_a_usage_error(site):
     done = site.specdec("nope")
     assert (done.returncode, "nope" in done.stderr) == (2, True)
+
+
+def test_a_configuration_may_be_given_key_by_key(site, model):
+    site.proposer("alpha", PROPOSER)
+    keys = ("-sc.method", "alpha", "--speculative-config.num_speculative_tokens", "3", "-sc.lookup_min=2")
+    done = site.specdec("explain", model, *keys, "--json")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert (data["method"], data["num_speculative_tokens"]) == ("alpha", 3)
+
+
+def test_keys_of_another_engine_are_answered_with_ours(site, model):
+    site.proposer("alpha", PROPOSER)
+    without = '{"speculative-algorithm": "ALPHA", "speculative_num_steps": 3}'
+    one_line(site.specdec("explain", model, "-sc", without), "key of SGLang", "'method'", "'num_speculative_tokens'")
+    beside = '{"method": "alpha", "max_draft_len": 3}'
+    one_line(
+        site.specdec("explain", model, "-sc", beside),
+        "max_draft_len: a key of TensorRT-LLM",
+        "'num_speculative_tokens'",
+    )
+
+
+def test_the_target_is_named_once(site, model):
+    for arguments in ((), (model, "--model", model)):
+        done = site.specdec("explain", *arguments, "-sc.method", "alpha")
+        assert done.returncode == 2 and "name the target once" in done.stderr
+
+
+def test_a_command_that_is_not_installed_is_named_with_its_distribution(monkeypatch, capsys):
+    monkeypatch.setattr(cli.Catalog, "discover", classmethod(lambda kind: kind()))
+    for name, said in {
+        "generate": "comes with specdec-engine, which is not installed: pip install specdec-engine",
+        "explan": "there is no command 'explan'; did you mean 'explain'?",
+    }.items():
+        assert cli.main([name, "model"]) == 2
+        assert said in capsys.readouterr().err

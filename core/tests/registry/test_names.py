@@ -6,6 +6,7 @@ from pathlib import Path
 
 import specdec
 from specdec.catalog import Catalog
+from specdec.foreign_keys import FOREIGN
 from specdec.key_table import KEYS
 
 ELSEWHERE = {
@@ -27,8 +28,8 @@ def literals(file):
             yield node.id
 
 
-# vLLM's keys of a configuration have names of methods in them; as keys, they are data that the core must know.
-KEY = re.compile(rf"(?<![A-Za-z0-9_])({'|'.join(KEYS)})(?![A-Za-z0-9_])")
+# Keys of vLLM and other engines have names of methods in them; as keys, they are data that the core must know.
+KEY = re.compile(rf"(?<![A-Za-z0-9_])({'|'.join((*KEYS, *FOREIGN))})(?![A-Za-z0-9_])")
 
 
 def methods_in(texts, names):

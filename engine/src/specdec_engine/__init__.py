@@ -10,10 +10,31 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from specdec_engine.custom_generate import generate as generate
     from specdec_engine.llm import LLM as LLM
+    from specdec_engine.outputs import CompletionOutput as CompletionOutput
+    from specdec_engine.outputs import Logprob as Logprob
+    from specdec_engine.outputs import RequestOutput as RequestOutput
     from specdec_engine.sampling_params import SamplingParams as SamplingParams
+    from specdec_engine.sampling_params import StructuredOutputsParams as StructuredOutputsParams
 
-__all__ = ["LLM", "SamplingParams", "__version__", "generate"]
-_MODULES = {"LLM": "llm", "SamplingParams": "sampling_params", "generate": "custom_generate"}
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "Logprob",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "__version__",
+    "generate",
+]
+_MODULES = {
+    "CompletionOutput": "outputs",
+    "LLM": "llm",
+    "Logprob": "outputs",
+    "RequestOutput": "outputs",
+    "SamplingParams": "sampling_params",
+    "StructuredOutputsParams": "sampling_params",
+    "generate": "custom_generate",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specdec.errors import RequestError
+from specdec.json_hints import quoting_hint
+from specdec_engine.prompt_files import read_prompts
 
 if TYPE_CHECKING:
     from specdec_engine.llm import LLM
@@ -48,7 +49,10 @@ def generate(
         Path | None, typer.Option(help="File with a prompt a line, or .jsonl with 'prompt' or 'turns' in each object.")
     ] = None,
     speculative_config: Annotated[
-        str | None, typer.Option("--speculative-config", "-sc", help="JSON, @file.json or @file.yaml, vLLM's keys.")
+        str | None,
+        typer.Option(
+            "--speculative-config", "-sc", help="JSON, @file.json or @file.yaml, vLLM's keys; or -sc.KEY VALUE."
+        ),
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(help="The most tokens for a prompt; 128 if left out.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy, and what it is if left out.")] = None,
@@ -79,7 +83,7 @@ def generate(
     if stream and as_json:
         message = "--stream and --json exclude each other: JSON is printed once a prompt has finished"
         raise RequestError(message)
-    texts = list(_read_prompts(prompt, prompts))
+    texts = read_prompts(prompt, prompts)
     params = _params(sampling_params, {"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
     from specdec_engine import LLM
 
@@ -112,7 +116,7 @@ def _params(text: str | None, options: Mapping[str, Any]) -> SamplingParams:
     try:
         data = {} if text is None else json.loads(text)
     except ValueError as error:
-        message = f"--sampling-params is not valid JSON: {error}"
+        message = f"--sampling-params is not valid JSON: {error}{quoting_hint(text or '')}"
         raise RequestError(message) from error
     _check_keys(data, SamplingParams, "--sampling-params")
     if twice := sorted(set(given) & set(data)):
@@ -141,41 +145,6 @@ def _check_keys(data: Any, kind: type[Any], where: str) -> None:
                 f"; did you mean {near[0]!r}?" if near else ""
             )
             raise RequestError(message)
-
-
-def _read_prompts(prompt: list[str] | None, file: Path | None) -> Iterator[str]:
-    if prompt and file:
-        message = "--prompt and --prompts exclude each other"
-        raise RequestError(message)
-    if prompt:
-        yield from prompt
-    elif file is not None:
-        if not file.is_file():
-            message = f"--prompts {file}: there is no such file"
-            raise RequestError(message)
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-        if not lines:
-            message = f"--prompts {file}: the file has no prompts in it"
-            raise RequestError(message)
-        yield from (_from_json(file, i, line) if file.suffix == ".jsonl" else line for i, line in enumerate(lines, 1))
-    else:
-        text = sys.stdin.read()
-        if not text.strip():
-            message = "no prompt: give --prompt TEXT, --prompts FILE, or text on standard input"
-            raise RequestError(message)
-        yield text.rstrip("\n")
-
-
-def _from_json(file: Path, number: int, line: str) -> str:
-    try:
-        data = json.loads(line)
-        text = data["prompt"] if "prompt" in data else data["turns"][0]
-    except (ValueError, KeyError, IndexError, TypeError):
-        text = None
-    if not isinstance(text, str):
-        message = f"--prompts {file}, line {number}: expected a JSON object with 'prompt', or with 'turns'"
-        raise RequestError(message)
-    return text
 
 
 def _plugins(values: list[str] | None) -> dict[str, str]:

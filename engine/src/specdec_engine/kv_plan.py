@@ -21,19 +21,27 @@ MIB: Final = 2**20
 logger = logging.getLogger(__name__)
 
 
-def plan(wanted: int | None, most: int, bytes_per_token: int, device: torch.device, coming: int) -> int:
+def plan(
+    wanted: int | None,
+    most: int,
+    bytes_per_token: int,
+    device: torch.device,
+    coming: int,
+    utilization: float | None = None,
+) -> int:
     """Return the positions of the KV arena, and log once what they follow from.
 
     wanted           what the caller set; None: from free memory
     most             positions that all requests could ever hold
     bytes_per_token  of the target's keys and values over all layers
     coming           weights of a drafter that is still to be loaded
+    utilization      the share of a GPU's memory that may be in use at all; None: no bound
 
     Raises TargetError if not even one page of positions fits and the caller set none.
     """
     room = device_room(device)
     free = max(0, room.free - coming)
-    fits = int(MEMORY_SHARE * free / max(bytes_per_token, 1))
+    fits = int(arena_bytes(free, device, utilization) / max(bytes_per_token, 1))
     tokens = min(most, fits) if wanted is None else wanted
     if wanted is None and tokens < min(most, PAGE_SIZE):
         message = (
@@ -70,6 +78,25 @@ def replan(tokens: int, bytes_per_token: int, device: torch.device) -> int:
     message = "KV cache: %d positions, not %d: with the drafter loaded, %.1f MiB are free by %s"
     logger.info(message, fits, tokens, room.free / MIB, room.bound)
     return fits
+
+
+def arena_bytes(free: float, device: torch.device, utilization: float | None) -> float:
+    """Return the bytes for the KV arena: a share of what is free, and on a GPU what the caller's bound leaves.
+
+    Raises TargetError if the bound leaves nothing.
+    """
+    room = MEMORY_SHARE * free
+    if utilization is None or device.type != "cuda":
+        return room
+    unused, total = torch.cuda.mem_get_info(device)
+    left = utilization * total - (total - unused)
+    if left <= 0:
+        message = (
+            f"gpu_memory_utilization={utilization} leaves no room for the KV arena: "
+            f"{(total - unused) / 2**30:.1f} of {total / 2**30:.1f} GiB are in use after loading; give a larger share"
+        )
+        raise TargetError(message)
+    return min(room, left)
 
 
 def _reason(wanted: int | None, most: int, fits: int) -> str:

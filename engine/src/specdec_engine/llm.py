@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from specdec.errors import RequestError
 from specdec.metrics import SpecMetrics
 from specdec.nn.hf.loading import eos_ids, resolve_device
 from specdec.noise import request_key
+from specdec.plain_values import plain
+from specdec_engine.chat import read_template
 from specdec_engine.compare import Divergence, diagnose
 from specdec_engine.drafting import Drafting
 from specdec_engine.extra_args import Speculation, speculation_of
@@ -33,17 +36,20 @@ from specdec_engine.run import Run
 from specdec_engine.sampler import Sampler
 from specdec_engine.sampling_params import SamplingParams
 from specdec_engine.scheduler import Scheduler
-from specdec_engine.session import Limits, open_session, undone_on_error
+from specdec_engine.session import Limits, Wanted, open_session, undone_on_error
 from specdec_engine.stats import EngineState, EngineStats
 from specdec_engine.step import Stepper
 from specdec_engine.stopping import StopRules
 from specdec_engine.structured import Grammars
 from specdec_engine.threads import torchs_threads
+from specdec_engine.vllm_calls import VllmMethods, check_call, read_arguments, read_seed
+
+MAX_NUM_SEQS = 64
 
 logger = logging.getLogger("specdec_engine")
 
 
-class LLM:
+class LLM(VllmMethods):
     """A causal language model with speculative decoding.
 
     model                a folder (config.json, weights, tokenizer), a .gguf file, or a hub id (org/name, or
@@ -56,16 +62,24 @@ class LLM:
     kv_cache_tokens      positions that the KV arena holds; None: from free memory
     decode_width         every decode forward has exactly this many rows, so that tokens are bit-identical with and
                          without speculation in any dtype; None: as many rows as there are
-    seed                 of unseeded requests, together with their arrival number
+    seed                 of unseeded requests, together with their arrival number; 0 .. 2^64 - 1, None is 0
     plugins              unpackaged plugins: {"name": module, object or path}
     strict               errors of a proposer are raised instead of contained
-    hf_model, tokenizer  a loaded transformers model and its tokenizer, used instead of loading `model`'s
+    hf_model             a loaded transformers model, used instead of loading `model`'s
+    tokenizer            a loaded tokenizer of transformers, or a folder or hub id of one, instead of `model`'s
     prefill_chunk_size   the most prompt ids that run in one step; with `decode_width`, the width of prompt forwards
     logprobs_mode        what `logprobs` of a request gives: "raw_logprobs" of the model's own rows,
                          "processed_logprobs" of rows after all processing, or the logits themselves: "raw_logits",
                          "processed_logits"
     revision             branch, tag or commit of a hub id
+    tokenizer_mode       "auto" or "hf": a fast tokenizer where there is one; "slow": the other
+    tokenizer_revision   branch, tag or commit of the tokenizer's hub id; None: `revision` for the model's own
+    skip_tokenizer_init  load no tokenizer: prompts are ids, and outputs have no text
+    chat_template        the template of `chat`, as text or as a file; None: the tokenizer's own
     disable_log_stats    say nothing; else the logger `specdec_engine` gets two lines (INFO) for ten seconds of work
+
+    Other arguments of vLLM's `LLM` are honoured, accepted where they are already the default here, or refused with the
+    reason; docs/vllm-scripts.md lists them.
 
     Raises `ConfigError`, `TargetError` or `PluginError` for what cannot work, before anything runs.
     """
@@ -78,10 +92,10 @@ class LLM:
         dtype: str | torch.dtype = "auto",
         device: str = "auto",
         max_model_len: int | None = None,
-        max_num_seqs: int = 64,
+        max_num_seqs: int | None = MAX_NUM_SEQS,
         kv_cache_tokens: int | None = None,
         decode_width: int | None = None,
-        seed: int = 0,
+        seed: int | None = 0,
         plugins: Mapping[str, Any] | None = None,
         strict: bool = False,
         hf_model: nn.Module | None = None,
@@ -90,20 +104,32 @@ class LLM:
         disable_log_stats: bool = False,
         revision: str | None = None,
         logprobs_mode: LogprobsMode = "raw_logprobs",
+        tokenizer_mode: str = "auto",
+        tokenizer_revision: str | None = None,
+        skip_tokenizer_init: bool = False,
+        chat_template: str | PathLike[str] | None = None,
+        **others: Any,
     ) -> None:
         """Load everything and check it."""
         check_mode(logprobs_mode)
+        self._seed = read_seed(seed)
+        self.chat_template = read_template(chat_template)
+        sizes = {"kv_cache_tokens": kv_cache_tokens, "prefill_chunk_size": prefill_chunk_size}
+        arguments = read_arguments(others, speculative_config, sizes, PARAMETERS)
+        max_num_seqs = MAX_NUM_SEQS if max_num_seqs is None else max_num_seqs
         limits = Limits(
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            kv_cache_tokens=kv_cache_tokens,
-            decode_width=decode_width,
-            prefill_chunk_size=prefill_chunk_size,
+            max_model_len=plain(max_model_len),
+            max_num_seqs=plain(max_num_seqs),
+            kv_cache_tokens=plain(kv_cache_tokens),
+            decode_width=plain(decode_width),
+            prefill_chunk_size=plain(arguments.prefill_chunk_size),
+            kv_cache_memory_bytes=arguments.kv_cache_memory_bytes,
+            gpu_memory_utilization=arguments.gpu_memory_utilization,
         )
         model = None if model is None else fspath(model)
         session = open_session(
             model,
-            speculative_config,
+            arguments.speculative_config,
             limits,
             dtype=dtype,
             device=resolve_device(device),
@@ -111,12 +137,11 @@ class LLM:
             strict=strict,
             hf_model=hf_model,
             revision=revision,
-            tokenizer=tokenizer,
+            tokenizer=Wanted(tokenizer, tokenizer_mode, tokenizer_revision, skip=skip_tokenizer_init),
         )
         self._registry, self._target, self._resolved = session.registry, session.target, session.resolved
         self.tokenizer = session.target.tokenizer
         self._metrics = SpecMetrics(lossy=session.resolved is not None and session.resolved.verifier_lossy)
-        self._seed = seed
         self._arrivals = itertools.count()
         target, resolved = self._target, self._resolved
         max_length = min(target.info.max_model_len, target.arena.num_tokens)
@@ -140,7 +165,7 @@ class LLM:
         self._drafting = drafting
         self._controller = session.controller
         self._observed = resolved is not None and self._registry.observed("specdec_step_finished")
-        self._scheduler = Scheduler(target, max_num_seqs, self._preempted)
+        self._scheduler = Scheduler(target, limits.max_num_seqs, self._preempted)
         self._stepper = Stepper(
             target,
             self._scheduler,
@@ -218,12 +243,15 @@ class LLM:
         prompts: Any,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        **others: Any,
     ) -> list[RequestOutput]:
         """Complete prompts: a text, a list of ids, {"prompt_token_ids": [...]}, {"prompt": text}, or a list of these.
 
         One `SamplingParams` serves all prompts, or a list gives one each. A progress bar appears on a terminal when it
-        takes longer than two seconds. Raises RequestError before any prompt runs if one of them is wrong.
+        takes longer than two seconds. Other arguments of vLLM's `generate` are refused unless they are None. Raises
+        RequestError before any prompt runs if one of them is wrong.
         """
+        check_call("generate", others)
         run = self.start(prompts, sampling_params)
         groups = run.groups
         with Progress(len(groups), enabled=use_tqdm) as progress, run:
@@ -231,39 +259,6 @@ class LLM:
                 run.step()
                 progress.update(sum(group.finished for group in groups), sum(group.emitted for group in groups))
         return [group.output() for group in groups]
-
-    def chat(
-        self,
-        messages: Sequence[Any],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        use_tqdm: bool = True,
-        chat_template: str | None = None,
-        add_generation_prompt: bool = True,
-    ) -> list[RequestOutput]:
-        """Answer one conversation (a list of messages with role and content) or a list of conversations."""
-        prompts = self.chat_prompts(messages, chat_template, add_generation_prompt)
-        return self.generate(prompts, sampling_params, use_tqdm)
-
-    def chat_prompts(
-        self, messages: Sequence[Any], chat_template: str | None = None, add_generation_prompt: bool = True
-    ) -> list[dict[str, list[int]]]:
-        """Return the prompts that the tokenizer's chat template makes of conversations."""
-        if self.tokenizer is None or not (chat_template or getattr(self.tokenizer, "chat_template", None)):
-            message = "chat needs a tokenizer with a chat template; this model has none, so use generate with ids"
-            raise RequestError(message)
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
-        for conversation in conversations:
-            if isinstance(conversation, str) or not all(isinstance(message, Mapping) for message in conversation):
-                message = f"a conversation is a list of {{'role': ..., 'content': ...}}, got {conversation!r:.80}"
-                raise RequestError(message)
-        prompts = []
-        for conversation in conversations:
-            text = self.tokenizer.apply_chat_template(
-                conversation, chat_template=chat_template, add_generation_prompt=add_generation_prompt, tokenize=False
-            )
-            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-            prompts.append({"prompt_token_ids": list(ids)})
-        return prompts
 
     def stream(
         self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
@@ -395,3 +390,6 @@ class LLM:
             self._controller.observe(stats)
         if self._observed:
             self._registry.broadcast("specdec_step_finished", step=stats)
+
+
+PARAMETERS = tuple(inspect.signature(LLM).parameters)

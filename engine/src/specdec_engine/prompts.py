@@ -10,6 +10,7 @@ import numpy as np
 
 from specdec.draft import IntArray
 from specdec.errors import RequestError
+from specdec_engine.prompt_text import check_text, ids_of_text
 from specdec_engine.sampling_params import SamplingParams
 
 
@@ -23,7 +24,9 @@ class Prompt:
 
 def encode_prompts(prompts: Any, tokenizer: Any) -> list[Prompt]:
     """Return one prompt for each that was passed. Raises RequestError for the first that is neither text nor ids."""
-    return [_encode(prompt, tokenizer) for prompt in _as_list(prompts)]
+    listed = _as_list(prompts)
+    names = [f"prompt {index}" for index in range(len(listed))] if len(listed) > 1 else ["the prompt"]
+    return [_encode(prompt, tokenizer, name) for prompt, name in zip(listed, names, strict=False)]
 
 
 def fit_prompts(
@@ -31,17 +34,23 @@ def fit_prompts(
 ) -> list[Prompt]:
     """Shorten the prompts whose parameters say so. Raises RequestError for the first that cannot run."""
     fitted = [_truncate(prompt, p, max_length) for prompt, p in zip(prompts, params, strict=True)]
-    for index, prompt in enumerate(fitted):
-        _check(prompt, f"prompt {index}" if len(fitted) > 1 else "the prompt", vocab_size, max_length)
+    for index, (prompt, p) in enumerate(zip(fitted, params, strict=True)):
+        name = f"prompt {index}" if len(fitted) > 1 else "the prompt"
+        _check(prompt, name, vocab_size, max_length, _to_emit(p))
     return fitted
 
 
 def _truncate(prompt: Prompt, params: SamplingParams, max_length: int) -> Prompt:
-    """Keep the last ids only; -1 leaves room for one id to emit."""
+    """Keep the last ids only; -1 leaves room for one id to emit, if any is."""
     count = params.truncate_prompt_tokens
     if count is None:
         return prompt
-    return replace(prompt, ids=prompt.ids[-(max_length - 1 if count == -1 else count) :])
+    return replace(prompt, ids=prompt.ids[-(max_length - _to_emit(params) if count == -1 else count) :])
+
+
+def _to_emit(params: SamplingParams) -> int:
+    """Return the fewest ids that need room behind the prompt."""
+    return 0 if params.max_tokens == 0 else 1
 
 
 def _as_list(prompts: Any) -> list[Any]:
@@ -63,7 +72,7 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _encode(prompt: Any, tokenizer: Any) -> Prompt:
+def _encode(prompt: Any, tokenizer: Any, name: str) -> Prompt:
     text = None
     if isinstance(prompt, Mapping):
         known = {"prompt", "prompt_token_ids"}
@@ -76,14 +85,15 @@ def _encode(prompt: Any, tokenizer: Any) -> Prompt:
         if tokenizer is None:
             message = "a prompt is text, but this model has no tokenizer; pass ids, or tokenizer= to LLM"
             raise RequestError(message)
-        return Prompt(np.array(tokenizer(prompt)["input_ids"], np.int64), prompt)
+        check_text(prompt, name)
+        return Prompt(np.array(ids_of_text(prompt, tokenizer), np.int64), prompt)
     if not isinstance(prompt, str) and (_is_ids(prompt) or (isinstance(prompt, Sequence) and len(prompt) == 0)):
         return Prompt(np.array(prompt, np.int64), text)
     message = f"a prompt of type {type(prompt).__name__} is neither text nor a list of whole-number ids"
     raise RequestError(message)
 
 
-def _check(prompt: Prompt, name: str, vocab_size: int, max_length: int) -> None:
+def _check(prompt: Prompt, name: str, vocab_size: int, max_length: int, to_emit: int) -> None:
     if len(prompt.ids) == 0:
         message = f"{name} is empty; at least one id is needed to predict from"
         raise RequestError(message)
@@ -91,9 +101,10 @@ def _check(prompt: Prompt, name: str, vocab_size: int, max_length: int) -> None:
     if low < 0 or high >= vocab_size:
         message = f"{name} has the id {low if low < 0 else high}, outside the model's vocabulary 0..{vocab_size - 1}"
         raise RequestError(message)
-    if len(prompt.ids) >= max_length:
+    if len(prompt.ids) + to_emit > max_length:
+        behind = "; with at least one id to emit, " if to_emit else "; "
         message = (
-            f"{name} has {len(prompt.ids)} ids; with at least one id to emit, {max_length} are all that fit "
+            f"{name} has {len(prompt.ids)} ids{behind}{max_length} are all that fit "
             f"(the smaller of max_model_len and kv_cache_tokens)"
         )
         raise RequestError(message)

@@ -107,6 +107,11 @@ class Request:
         return ids
 
     @property
+    def only_scored(self) -> bool:
+        """Whether nothing is emitted: the request asks for the log-probabilities of its prompt alone."""
+        return self.sampling_params.max_tokens == 0
+
+    @property
     def newest_known(self) -> bool:
         """Whether all known ids but the newest, sampled one have been run."""
         return self.run_len == self._length - 1 and self._length > self.prompt_len

@@ -9,7 +9,10 @@ from typing import Any, Final
 
 from specdec.errors import RequestError
 from specdec.noise import GREEDY_BELOW
+from specdec.plain_values import plain
+from specdec_engine.prompt_text import check_text
 
+SEEDS: Final = 2**64  # a seed is the 64-bit key of the noise
 _FORMS: Final = ("json", "regex", "choice", "grammar", "json_object")
 
 
@@ -41,6 +44,7 @@ class StructuredOutputsParams:
 
     def __post_init__(self) -> None:
         """Refuse none or several forms, values of another type, and options of JSON for what is none."""
+        _make_plain(self)
         if len(self._given) != 1:
             given = ", ".join(self._given) or "none"
             message = f"structured_outputs takes exactly one of {', '.join(_FORMS)}; given: {given}"
@@ -82,11 +86,13 @@ class SamplingParams:
     repetition_penalty   divisor (multiplier of negative logits) for ids in prompt or output; above 0
     temperature          0 (or below 1e-5) = greedy, else the divisor of the logits
     top_p, top_k, min_p  truncation of the law: top_k 0 or -1 = all ids; min_p is a share of the largest probability
-    seed                 key of the request's noise; None = derived from the engine's seed and the arrival number
+    seed                 key of the request's noise, 0 .. 2^64 - 1; None = derived from the engine's seed and the
+                         arrival number
     stop                 texts that end the request where they appear first
     stop_token_ids       ids that end the request besides the end-of-sequence ids; the id is kept in `token_ids`
     ignore_eos           go on after an end-of-sequence id
-    max_tokens           the most ids to emit, None for as many as the context allows
+    max_tokens           the most ids to emit, None for as many as the context allows; 0 only with prompt_logprobs:
+                         the prompt is scored and nothing is emitted
     min_tokens           no end-of-sequence id and no stop id or text before that many ids
     logprobs, prompt_logprobs  log-probabilities of that many ids a position besides the chosen one, -1 = of all ids
     detokenize, skip_special_tokens, spaces_between_special_tokens  how ids become text
@@ -133,7 +139,8 @@ class SamplingParams:
     extra_args: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that are wrong, alone or together."""
+        """Refuse values that are wrong, alone or together; numpy's scalars and arrays count as Python's values."""
+        _make_plain(self)
         for name, (ok, expected) in _RULES.items():
             value = getattr(self, name)
             _require(self, ok(value), name, expected)
@@ -142,10 +149,20 @@ class SamplingParams:
                 _require(self, isinstance(getattr(self, field.name), bool), field.name, "true or false")
         _require(
             self,
+            self.max_tokens != 0 or self.prompt_logprobs is not None,
+            "max_tokens",
+            "a whole number of at least 1, or None; 0 needs prompt_logprobs, for then the prompt alone is scored",
+        )
+        _require(
+            self,
             self.max_tokens is None or self.min_tokens <= self.max_tokens,
             "min_tokens",
             f"at most max_tokens={self.max_tokens}",
         )
+        for name, texts in (("stop", self.stop_texts), ("bad_words", self.bad_words or ())):
+            for text in texts:
+                if isinstance(text, str):
+                    check_text(text, f"a text of {name}")
         _require(self, self.detokenize or not self.stop_texts, "stop", "possible with detokenize=False: leave one out")
 
     @property
@@ -159,6 +176,13 @@ class SamplingParams:
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+def _make_plain(params: Any) -> None:
+    for field in fields(params):
+        value = getattr(params, field.name)
+        if (given := plain(value)) is not value:
+            object.__setattr__(params, field.name, given)
 
 
 def _require(params: object, ok: bool, name: str, expected: str) -> None:
@@ -230,10 +254,16 @@ _RULES: Final[dict[str, _Rule]] = {
     "top_p": (lambda v: _number(v, 0, 1) and v > 0, "a number above 0 and at most 1"),
     "top_k": (lambda v: _is_int(v) and v >= -1, "a whole number of at least 1, or 0 or -1 for all ids"),
     "min_p": (lambda v: _number(v, 0, 1), "a number in 0 .. 1"),
-    "seed": (lambda v: v is None or _is_int(v), "a whole number or None"),
+    "seed": (
+        lambda v: v is None or (_is_int(v) and 0 <= v < SEEDS),
+        "a whole number in 0 .. 2^64 - 1, or None for a request without a seed (which vLLM writes as -1, too)",
+    ),
     "stop": (_stop, "a text or a list of texts, none of them empty"),
     "stop_token_ids": (lambda v: v is None or _ids(v), "a list of ids"),
-    "max_tokens": (lambda v: v is None or (_is_int(v) and v >= 1), "a whole number of at least 1, or None"),
+    "max_tokens": (
+        lambda v: v is None or (_is_int(v) and v >= 0),
+        "a whole number of at least 1, or None (0 with prompt_logprobs, to score the prompt alone)",
+    ),
     "min_tokens": (lambda v: _is_int(v) and v >= 0, "a whole number of at least 0"),
     "logprobs": (_count_or_all, "a whole number of at least 0, -1 for all ids, or None"),
     "prompt_logprobs": (_count_or_all, "a whole number of at least 0, -1 for all ids, or None"),

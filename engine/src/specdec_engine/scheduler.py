@@ -89,7 +89,8 @@ class Scheduler:
             else:
                 continue
             ids = request.tokens[request.run_len : end]
-            works.append(Work(request, request.run_len, ids, prompt, wants=int(end == len(request))))
+            wants = int(end == len(request) and not request.only_scored)
+            works.append(Work(request, request.run_len, ids, prompt, wants=wants))
         return works
 
     def _fit(self, works: list[Work]) -> list[Work]:

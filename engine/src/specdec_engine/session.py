@@ -7,6 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -21,9 +22,10 @@ from specdec.kernels import Kernels
 from specdec.loader import Registry
 from specdec.making import make_controller, make_proposer, make_verifier
 from specdec.nn.hf.families import check_config
-from specdec.nn.hf.loading import ModelSource, is_known_type, load_config, load_model, load_tokenizer, resolve_dtype
+from specdec.nn.hf.loading import ModelSource, is_known_type, load_config, load_model, resolve_dtype
 from specdec.nn.hf.model import FlatModel
 from specdec.nn.hf.probe import probe
+from specdec.nn.hf.tokenizers import load_named_tokenizer, load_tokenizer
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve, swap_target
 from specdec.sources import DraftSource, TargetInfo
@@ -60,12 +62,14 @@ class Limits:
     kv_cache_tokens: int | None
     decode_width: int | None
     prefill_chunk_size: int | None
+    kv_cache_memory_bytes: int | None = None
+    gpu_memory_utilization: float | None = None  # checked where it is read
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not whole or not positive."""
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            if name != "gpu_memory_utilization" and value is not None and not (type(value) is int and value >= 1):
                 message = f"{name}={value!r} is not a whole number of at least 1"
                 raise TargetError(message)
 
@@ -86,6 +90,28 @@ def undone_on_error(build: Init) -> Init:
             raise
 
     return cast("Init", undone)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The tokenizer that a caller wants: loaded, by name, or (None) the one beside the weights; `skip`: none at all."""
+
+    given: Any = None
+    mode: str = "auto"
+    revision: str | None = None
+    skip: bool = False
+
+    def load(self, source: ModelSource | None) -> Any | None:
+        """Return the tokenizer, None if there is none. Raises TargetError for one that cannot be read."""
+        if self.skip:
+            return None
+        if isinstance(self.given, (str, PathLike)):
+            return load_named_tokenizer(fspath(self.given), self.revision, self.mode)
+        if self.given is not None or source is None:
+            return self.given
+        if self.revision is not None:
+            source = replace(ModelSource.of(source.name, self.revision), patch=source.patch)
+        return load_tokenizer(source, self.mode)
 
 
 def read_config(model: str | None, revision: str | None, hf_model: nn.Module | None) -> tuple[ModelSource | None, Any]:
@@ -131,7 +157,7 @@ def open_session(
     strict: bool,
     hf_model: nn.Module | None,
     revision: str | None,
-    tokenizer: Any | None = None,
+    tokenizer: Wanted,
 ) -> Session:
     """Build everything; on any error nothing is left behind."""
     if plugins is not None and not isinstance(plugins, Mapping):
@@ -157,9 +183,7 @@ def open_session(
         if hf_model is None:
             assert source is not None  # read_config has raised
             hf_model = load_model(source, dtype, device)
-        if tokenizer is None and source is not None:
-            tokenizer = load_tokenizer(source)
-        target = _target(hf_model, info, limits, registry.kernels, tokenizer)
+        target = _target(hf_model, info, limits, registry.kernels, tokenizer.load(source))
         undo.callback(target.close)
         bytes_per_token = probe(target.flat)
         target.set_budget(_planned(limits, target, resolved, bytes_per_token, registry.kernels))
@@ -234,4 +258,7 @@ def _planned(
     copied = target.device.type == "cpu" and kernels.backend("linear", target.device) != "reference"
     coming = draft_bytes(resolved, target.info, copied=copied)
     most = limits.max_num_seqs * target.info.max_model_len
-    return plan(limits.kv_cache_tokens, most, bytes_per_token, target.device, coming)
+    wanted = limits.kv_cache_tokens
+    if wanted is None and limits.kv_cache_memory_bytes is not None:
+        wanted = max(1, min(most, limits.kv_cache_memory_bytes // max(bytes_per_token, 1)))
+    return plan(wanted, most, bytes_per_token, target.device, coming, limits.gpu_memory_utilization)

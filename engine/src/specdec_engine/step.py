@@ -55,7 +55,7 @@ class Stepper:
         self._exact = exact
 
     def step(self) -> list[Request]:
-        """Advance all running requests; return those that gained ids. No-op without requests."""
+        """Advance all running requests; return those that gained ids or ended. No-op without requests."""
         clock = [perf_counter()]
         self._scheduler.admit(self._max_draft)
         running = self._scheduler.running
@@ -73,7 +73,15 @@ class Stepper:
         gained = self._commit(works, drawing, verdict, out, processed if self._logprobs.processed else out.logits)
         clock.append(perf_counter())
         self._report(drawing, verdict, gained, out.rows, clock)
-        return [request for request, _ in gained]
+        return [request for request, _ in gained] + self._end_scored(works)
+
+    def _end_scored(self, works: Sequence[Work]) -> list[Request]:
+        """End the requests that asked for nothing but the log-probabilities of their prompts, and have them now."""
+        scored = [work.request for work in works if work.request.only_scored]
+        ended = [request for request in scored if request.run_len == request.prompt_len]
+        for request in ended:
+            self.end(request, "length")
+        return ended
 
     def _plan(self, ready: Sequence[Request], draft: Draft) -> tuple[list[Work], Draft]:
         """Cut from the draft what requests cannot emit, and return the work of this step with its draft."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shlex
 import sys
 from typing import Any
 
@@ -205,3 +206,23 @@ def test_the_command_prints_the_route_and_reads_what_vllm_reads(llama, heads, ca
         assert (said["method"], said["route"], said["keys"]["method"]) == ("eagle", "native", "eagle")
     assert cli.command([str(llama), "-sc", json.dumps(NGRAM)]) == 0
     assert "it drafts from ids" in capsys.readouterr().out
+
+
+def test_what_the_command_prints_can_be_given_to_vllm_as_it_stands(llama, heads, capsys):
+    from vllm import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    plugin.register()
+    for config in (NGRAM, {**heads["eagle"], "route": "bridge"}, heads["eagle"]):
+        assert cli.command([str(llama), "-sc", json.dumps(config)]) == 0
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("for vLLM")]
+        words = shlex.split(line.removeprefix("for vLLM"))
+        parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+        args = EngineArgs.from_cli_args(parser.parse_args(["--model", str(llama), *words]))
+        found = args.create_engine_config().speculative_config
+        assert found.num_speculative_tokens == config["num_speculative_tokens"]
+        if found.specdec is not None:
+            given = {key: value for key, value in config.items() if key != "num_speculative_tokens"}
+            assert found.specdec == given
+        else:
+            assert (found.method, config["method"]) == ("eagle", "eagle")

@@ -119,11 +119,19 @@ def test_a_table_of_positions_that_neighbours_would_change_is_allowed_below_its_
     drafter(model, TARGET, max_model_len=64)
 
 
-def test_quantisation_by_name_needs_what_transformers_needs(model: str) -> None:
-    refused(model, "'magic' is not known to transformers; known are .*bitsandbytes", quantization="magic")
-    refused(model, "'torchao' cannot be used .TypeError.*quant_type.*install what it needs", quantization="torchao")
+def test_quantisation_by_name_needs_what_transformers_needs_and_that_is_known_before_anything_is_loaded(
+    model: str,
+) -> None:
+    cases = {
+        "magic": "quantization: 'magic' is not known to transformers; known are .*bitsandbytes",
+        "torchao": "'torchao' cannot be used: TypeError.*quant_type.*install what it needs",
+    }
     if importlib.util.find_spec("optimum") is None:
-        refused(model, "the weights cannot be read: ImportError: .*optimum-quanto", TargetError, quantization="quanto")
+        cases["quanto"] = "'quanto' cannot be used: ImportError: .*optimum-quanto"
+    for name, said in cases.items():
+        with pytest.raises(ConfigError, match=said) as caught:
+            settled(model, quantization=name)
+        assert [problem.key for problem in caught.value.problems] == ["quantization"]
 
 
 def test_a_quantised_checkpoint_is_read_as_it_says(tmp_path: Path) -> None:

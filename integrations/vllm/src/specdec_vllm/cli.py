@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
 
-from specdec.config import SpeculativeConfig
+from specdec.config import ResolvedConfig, SpeculativeConfig
 from specdec.errors import ConfigError, RequestError
 from specdec.sources import TargetInfo
 from specdec_vllm.routes import Route, choose
-from specdec_vllm.settings import KEY, settle
+from specdec_vllm.settings import KEY, K, settle
 
 # The base of unknown options, missing arguments and bad values; typer has no public name for it.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -46,13 +47,27 @@ def route(
 ) -> None:
     """Print the route, the keys that vLLM gets, and the reason."""
     target = TargetInfo.from_folder(model, max_model_len)
-    settled = settle(unwrapped(SpeculativeConfig.parse(speculative_config).as_json()), target)
+    given = unwrapped(SpeculativeConfig.parse(speculative_config).as_json())
+    settled = settle(given, target)
     found = choose(settled, target)
+    keys = for_vllm(found, settled.resolved, given)
     if as_json:
-        data = {"method": settled.resolved.method, "route": found.name, "reason": found.reason, "keys": found.keys}
+        data = {"method": settled.resolved.method, "route": found.name, "reason": found.reason, "keys": keys}
         print(json.dumps(data, indent=1))
     else:
-        _print(settled.resolved.method, found)
+        _print(settled.resolved.method, found, keys)
+
+
+def for_vllm(found: Route, resolved: ResolvedConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `--speculative-config` with which vLLM takes that route.
+
+    For a method of vLLM's own these are its keys. A drafter of ours is asked for by its method and options, which the
+    plugin inside of vLLM reads; the class that it then names there says nothing of them.
+    """
+    if found.name == "native":
+        return dict(found.keys)
+    inner = {key: value for key, value in given.items() if key not in ("method", K) and value is not None}
+    return {"method": KEY, "model": resolved.method, K: resolved.num_speculative_tokens, KEY: inner}
 
 
 def unwrapped(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -68,13 +83,13 @@ def unwrapped(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**named, **outer, **inner}
 
 
-def _print(method: str, found: Route) -> None:
+def _print(method: str, found: Route, keys: Mapping[str, Any]) -> None:
     from specdec.cli_list import print_table
 
     facts: list[tuple[str, Any]] = [
         ("method", method),
         ("route", found.name),
         ("reason", found.reason),
-        ("for vLLM", json.dumps(dict(found.keys))),
+        ("for vLLM", f"--speculative-config {shlex.quote(json.dumps(keys))}"),
     ]
     print_table(("what", "is"), facts)

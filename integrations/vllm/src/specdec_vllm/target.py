@@ -32,9 +32,9 @@ class TokenTarget:
     @cached_property
     def tokenizer(self) -> Any | None:
         """The tokenizer that vLLM was told to use, as transformers reads it; None if there is none."""
-        from specdec.nn.hf.loading import ModelSource, load_tokenizer
+        from specdec.nn.hf.tokenizers import load_tokenizer, tokenizer_source
 
-        return load_tokenizer(ModelSource.of(self._model.tokenizer, self._model.tokenizer_revision))
+        return load_tokenizer(tokenizer_source(self._model.tokenizer, self._model.tokenizer_revision))
 
     @property
     def kv_cache_tokens(self) -> int:

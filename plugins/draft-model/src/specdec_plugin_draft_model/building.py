@@ -11,9 +11,10 @@ from specdec.kernels import Kernels
 from specdec.nn.draft_cache import DraftCache
 from specdec.nn.drawing import DraftSampler
 from specdec.nn.hf.families import check_config
-from specdec.nn.hf.loading import ModelSource, eos_ids, load_config, load_model, load_tokenizer
+from specdec.nn.hf.loading import ModelSource, eos_ids, load_config, load_model
 from specdec.nn.hf.model import FlatModel
 from specdec.nn.hf.probe import probe
+from specdec.nn.hf.tokenizers import load_tokenizer
 from specdec.protocols import Proposer
 from specdec.sources import DraftSource, TargetHandle, TargetInfo
 from specdec_plugin_draft_model.bridge import Bridge

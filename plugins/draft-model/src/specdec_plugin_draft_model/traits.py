@@ -1,4 +1,4 @@
-"""What a configured draft model needs and gives, and what is wrong with it; reads config.json alone, no torch."""
+"""What a configured draft model needs and gives, and what is wrong with it; reads config.json and loads no weights."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specdec.config import COUPLED, SpeculativeConfig
-from specdec.errors import TargetError
+from specdec.errors import ConfigError, TargetError
 from specdec.sources import DraftSource, Problem, TargetInfo
 from specdec.traits import MethodTraits
 from specdec_plugin_draft_model.detection import PARD_TOKEN, is_pard, mask_token, other_kind
 from specdec_plugin_draft_model.options import DraftModelOptions
+from specdec_plugin_draft_model.quantising import AS_IT_IS, quantization_config
 
 DRAWN = "probabilistic"
 
@@ -88,6 +89,11 @@ def _quantization_problems(options: DraftModelOptions, draft: DraftSource) -> It
     if options.quantization is not None and own is not None and options.quantization != own:
         message = f"{options.quantization!r} given, and the checkpoint is quantised by {own!r} already"
         yield Problem(key="quantization", message=message, next_step="leave it out")
+    elif options.quantization is not None and own is None:
+        try:
+            quantization_config(options.quantization)
+        except ConfigError as error:
+            yield Problem(key="quantization", message=str(error), next_step=AS_IT_IS, drafter_only=True)
 
 
 def quantization_of(config: Mapping[str, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""From what the caller names to a model and a tokenizer, with one clear error for what cannot be loaded."""
+"""From what the caller names to a model, with one clear error for what cannot be loaded; for tokenizers see there."""
 
 from __future__ import annotations
 
@@ -176,16 +176,6 @@ def load_model(source: ModelSource, dtype: Any, device: torch.device, quantizati
 
 def _is_quantised(source: ModelSource) -> bool:
     return source.gguf_file is None and getattr(load_config(source), "quantization_config", None) is not None
-
-
-def load_tokenizer(source: ModelSource) -> Any | None:
-    """Load the tokenizer that lies beside the weights, or return None if there is none."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(source.place, **source.arguments, **_patched(source))
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 def _patched(source: ModelSource) -> dict[str, Any]:
