@@ -101,9 +101,12 @@ def _explain(
     model: Annotated[str, typer.Option(help="The target: a folder with config.json, or a hub id.")],
     speculative_config: Annotated[str, typer.Option(help="JSON with vLLM's keys, or @file.json, or @file.yaml.")],
     max_model_len: Annotated[int | None, typer.Option(min=1, help="The host's limit, if below the model's.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Take the model's own code as allowed; none is run here.")
+    ] = False,
     as_json: AsJson = False,
     plugin: Local = None,
 ) -> None:
     """Say what a speculative configuration means for a model: method, k, verifier, traits, and why; load no weights."""
     catalog = Catalog.discover().with_local(local_plugins(plugin))
-    cli_explain.explain(catalog, model, speculative_config, max_model_len, as_json)
+    cli_explain.explain(catalog, model, speculative_config, max_model_len, as_json, trust_remote_code)

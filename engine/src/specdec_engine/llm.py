@@ -64,6 +64,8 @@ class LLM:
                          "processed_logprobs" of rows after all processing, or the logits themselves: "raw_logits",
                          "processed_logits"
     revision             branch, tag or commit of a hub id
+    trust_remote_code    run code that comes with the model or its tokenizer; False: refused by name if it needs any. A
+                         draft model has a key of its own for this in `speculative_config`
     disable_log_stats    say nothing; else the logger `specdec_engine` gets two lines (INFO) for ten seconds of work
 
     Raises `ConfigError`, `TargetError` or `PluginError` for what cannot work, before anything runs.
@@ -88,6 +90,7 @@ class LLM:
         disable_log_stats: bool = False,
         revision: str | None = None,
         logprobs_mode: LogprobsMode = "raw_logprobs",
+        trust_remote_code: bool = False,
     ) -> None:
         """Load everything and check it."""
         check_mode(logprobs_mode)
@@ -110,6 +113,7 @@ class LLM:
             hf_model=hf_model,
             revision=revision,
             tokenizer=tokenizer,
+            trust_remote_code=trust_remote_code,
         )
         self._registry, self._target, self._resolved = session.registry, session.target, session.resolved
         self.tokenizer = session.target.tokenizer

@@ -68,9 +68,14 @@ class Limits:
                 raise TargetError(message)
 
 
-def read_config(model: str | None, revision: str | None, hf_model: nn.Module | None) -> tuple[ModelSource | None, Any]:
-    """Return where the model is and its transformers configuration, without loading weights."""
-    source = None if model is None else ModelSource.of(model, revision)
+def read_config(
+    model: str | None, revision: str | None, hf_model: nn.Module | None, runs_code: bool = False
+) -> tuple[ModelSource | None, Any]:
+    """Return where the model is and its transformers configuration, without loading weights.
+
+    `runs_code` allows the code that comes with the model, with every reading of it. Raises TargetError.
+    """
+    source = None if model is None else ModelSource.of(model, revision, runs_code)
     if source is None and revision is not None:
         message = f"revision={revision!r} is of a hub id, and no model was named; leave it out"
         raise TargetError(message)
@@ -112,15 +117,19 @@ def open_session(
     hf_model: nn.Module | None,
     revision: str | None,
     tokenizer: Any | None = None,
+    trust_remote_code: bool = False,
 ) -> Session:
     """Build everything; on any error nothing is left behind."""
     if plugins is not None and not isinstance(plugins, Mapping):
         message = f"plugins={plugins!r}: expected a mapping from names to modules, objects or paths"
         raise ConfigError(message)
+    if not isinstance(trust_remote_code, bool):
+        message = f"trust_remote_code={trust_remote_code!r}: expected True or False"
+        raise TargetError(message)
     dtype = resolve_dtype(dtype)
     registry = Registry(Catalog.discover().with_local(plugins), strict=strict)
     try:
-        source, hf_config = read_config(model, revision, hf_model)
+        source, hf_config = read_config(model, revision, hf_model, trust_remote_code)
     except TargetError:
         source = _loaded_as(model, revision, speculative_config, registry)
         swapped = _swapped(model, speculative_config, registry) if source is None else None
@@ -128,17 +137,17 @@ def open_session(
             hf_config = load_config(source)
         elif swapped is not None:
             model, speculative_config = swapped
-            source, hf_config = read_config(model, None, hf_model)
+            source, hf_config = read_config(model, None, hf_model, trust_remote_code)
         else:
             raise
     info = replace(target_info(model, hf_config, limits), revision=None if source is None else source.revision)
     resolved = None if speculative_config is None else resolve(speculative_config, info, registry)
     with contextlib.ExitStack() as undo:
+        if tokenizer is None and source is not None:
+            tokenizer = load_tokenizer(source)
         if hf_model is None:
             assert source is not None  # read_config has raised
             hf_model = load_model(source, dtype, device)
-        if tokenizer is None and source is not None:
-            tokenizer = load_tokenizer(source)
         target = _target(hf_model, info, limits, registry.kernels, tokenizer)
         undo.callback(target.close)
         bytes_per_token = probe(target.flat)

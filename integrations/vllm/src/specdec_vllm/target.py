@@ -34,7 +34,8 @@ class TokenTarget:
         """The tokenizer that vLLM was told to use, as transformers reads it; None if there is none."""
         from specdec.nn.hf.loading import ModelSource, load_tokenizer
 
-        return load_tokenizer(ModelSource.of(self._model.tokenizer, self._model.tokenizer_revision))
+        allowed = bool(getattr(self._model, "trust_remote_code", False))  # what vLLM's own tokenizer was allowed
+        return load_tokenizer(ModelSource.of(self._model.tokenizer, self._model.tokenizer_revision, allowed))
 
     @property
     def kv_cache_tokens(self) -> int:
