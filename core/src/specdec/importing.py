@@ -42,7 +42,9 @@ def import_object(record: Record) -> Any:
     with undo_imports(record):
         try:
             return _fetch(record)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise ImportStageError(record, explain(error), _import_step(record, error)) from error
 
 

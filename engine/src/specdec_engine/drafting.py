@@ -10,6 +10,7 @@ import torch
 
 from specdec.draft import BatchView, Draft, FinishReason, Rows
 from specdec.errors import ContractError
+from specdec.handed import OnlyErrors
 from specdec.noise import Noise, request_key
 from specdec.protocols import MeasuresMemory, Proposer
 from specdec.traits import MethodTraits
@@ -94,7 +95,8 @@ class Drafting:
         if request.started:
             return True
         try:
-            self._proposer.start(request)
+            with self._guard("start"):
+                self._proposer.start(request.view)
         except Exception as error:
             self._contain(error, "start")
             return False
@@ -103,7 +105,7 @@ class Drafting:
 
     def _propose(self, batch: list[Request], max_draft: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Draft | None:
         view = BatchView(
-            requests=batch,
+            requests=[r.view for r in batch],
             run_len=np.array([r.run_len for r in batch], np.int32),
             newest_known=np.array([r.newest_known for r in batch], np.bool_),
             max_draft=max_draft,
@@ -111,11 +113,13 @@ class Drafting:
             rows=None if self._traits.rows == "none" else self._rows(batch),
         )
         try:
-            draft: object = self._proposer.propose(view)
+            with self._guard("propose"):
+                draft: object = self._proposer.propose(view)
             if not isinstance(draft, Draft):
                 message = f"propose returned {type(draft).__name__}, not a Draft"
                 raise ContractError(message)
-            draft = draft.to_host()
+            with self._guard("propose"):
+                draft = draft.to_host()
             draft.check(max_draft, self._vocab_size, self._traits)
         except Exception as error:
             self._contain(error, "propose")
@@ -182,7 +186,8 @@ class Drafting:
             return
         request.started = False
         try:
-            self._proposer.finish(request, reason)
+            with self._guard("finish"):
+                self._proposer.finish(request.view, reason)
         except Exception as error:
             self._contain(error, "finish")
 
@@ -191,7 +196,8 @@ class Drafting:
         if not isinstance(self._proposer, MeasuresMemory):
             return None
         try:
-            return int(self._proposer.memory_bytes())
+            with self._guard("memory_bytes"):
+                return int(self._proposer.memory_bytes())
         except Exception as error:
             self._contain(error, "memory_bytes")
             return None
@@ -199,9 +205,13 @@ class Drafting:
     def close(self) -> None:
         """Close the proposer."""
         try:
-            self._proposer.close()
+            with self._guard("close"):
+                self._proposer.close()
         except Exception as error:
             self._contain(error, "close")
+
+    def _guard(self, call: str) -> OnlyErrors:
+        return OnlyErrors(f"method {self._method!r}", call)
 
     def _contain(self, error: Exception, call: str) -> None:
         if self._strict:

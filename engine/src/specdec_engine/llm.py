@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -387,6 +388,6 @@ class LLM:
     def _observe(self, stats: StepStats) -> None:
         self._metrics.observe(stats)
         if self._controller is not None:
-            self._controller.observe(stats)
+            self._controller.observe(copy.deepcopy(stats))
         if self._observed:
             self._registry.broadcast("specdec_step_finished", step=stats)

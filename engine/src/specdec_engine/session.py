@@ -26,6 +26,7 @@ from specdec.nn.hf.probe import probe
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve, swap_target
 from specdec.sources import DraftSource, TargetInfo
+from specdec_engine.contained import ContainedController, ContainedVerifier
 from specdec_engine.target import Target
 
 CPU_CHUNK = 512
@@ -155,7 +156,9 @@ def open_session(
         proposer = verifier = controller = None
         if resolved is not None:
             target.tap(hidden=resolved.traits.hidden, aux_layers=resolved.traits.aux_layers)
-            verifier, controller = make_verifier(resolved, registry), make_controller(resolved, registry)
+            verifier = ContainedVerifier(make_verifier(resolved, registry), resolved.verifier)
+            made = make_controller(resolved, registry)
+            controller = made and ContainedController(made, resolved.controller or "", strict=strict)
             proposer = make_proposer(resolved, target, registry)
         undo.pop_all()
     return Session(source, registry, target, resolved, proposer, verifier, controller)
