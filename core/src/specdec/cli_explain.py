@@ -13,6 +13,7 @@ from specdec.config import Decision, ResolvedConfig, SpeculativeConfig
 from specdec.detect import load_target_as, swap_target
 from specdec.errors import ConfigError, TargetError
 from specdec.loader import Registry
+from specdec.output import emit
 from specdec.remote_code import TARGET_PERMISSION, code_of_checkpoint
 from specdec.resolve import resolve
 from specdec.sources import JSON_FILES, DraftSource, TargetInfo
@@ -35,7 +36,7 @@ def explain(
     decisions = (*first, *resolved.decisions)
     if as_json:
         data = {**resolved.as_json(), "target": target.model, "decisions": [asdict(each) for each in decisions]}
-        print(json.dumps(data, indent=1, default=str))
+        emit(json.dumps(data, indent=1, default=str))
     else:
         _print(resolved, target, decisions)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specdec.errors import RequestError
+from specdec.output import emit
 
 if TYPE_CHECKING:
     from specdec_engine.llm import LLM
@@ -242,7 +243,7 @@ def _print(
             data["prompt_logprobs"] = [None if entry is None else _plain(entry) for entry in output.prompt_logprobs]
         if verdict is not None:
             data["compare"] = verdict
-        print(json.dumps(data))
+        emit(json.dumps(data))
         return
     if not streamed:
         print(f"> {text}\n{answer.text}")

@@ -10,6 +10,7 @@ import typer
 
 from specdec.config import SpeculativeConfig
 from specdec.errors import ConfigError, RequestError
+from specdec.output import emit
 from specdec.sources import TargetInfo
 from specdec_vllm.routes import Route, choose
 from specdec_vllm.settings import KEY, settle
@@ -50,7 +51,7 @@ def route(
     found = choose(settled, target)
     if as_json:
         data = {"method": settled.resolved.method, "route": found.name, "reason": found.reason, "keys": found.keys}
-        print(json.dumps(data, indent=1))
+        emit(json.dumps(data, indent=1))
     else:
         _print(settled.resolved.method, found)
 
