@@ -13,19 +13,13 @@ from specdec.catalog import LOCAL_DISTRIBUTION, LOCAL_KINDS, Catalog, Record
 from specdec.cli_list import print_table
 from specdec.errors import PluginError, UnknownNameError
 from specdec.examine import Examination, examine_all
-from specdec.groups import Kind
 from specdec.homes import nearest_name
 from specdec.installed import normalize
 from specdec.loader import LoadedPlugin, Registry
-from specdec.options import MethodOptions, options_model, request_model
+from specdec.options import OPTIONS_HOOKS, MethodOptions, options_model, request_model
 from specdec.output import emit
 from specdec.sources import TargetInfo
 
-OPTIONS_HOOKS: Final[dict[Kind, str]] = {
-    "proposer": "specdec_method_options",
-    "verifier": "specdec_verifier_options",
-    "extension": "specdec_method_options",
-}
 PLACEHOLDER: Final = TargetInfo(
     model=None, hf_config={}, vocab_size=32000, hidden_size=2048, num_layers=16, max_model_len=4096
 )

@@ -16,15 +16,10 @@ from specdec.errors import PluginError, SpecdecError
 from specdec.groups import Kind
 from specdec.importing import check_metadata, explain, import_object, missing_library
 from specdec.loader import Registry
-from specdec.options import options_model, request_model
+from specdec.options import OPTIONS_HOOKS, options_model, request_model
 
 State = Literal["ok", "failed", "not available"]
 PROCESSES: Final = 2
-OPTIONS_HOOKS: Final[dict[Kind, str]] = {
-    "proposer": "specdec_method_options",
-    "verifier": "specdec_verifier_options",
-    "extension": "specdec_method_options",
-}
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,11 @@ class Registry:
         return Registry(self.catalog, self.strict, self._more_hookspecs)
 
     @property
+    def hookspec_modules(self) -> tuple[ModuleType, ...]:
+        """The modules with further hooks that an integration brought."""
+        return self._more_hookspecs
+
+    @property
     def loaded(self) -> tuple[LoadedPlugin, ...]:
         """What has been loaded, in order."""
         return tuple(self._loaded.values())
