@@ -20,6 +20,7 @@ from specdec.options import OPTIONS_HOOKS, MethodOptions, options_model, request
 from specdec.output import emit
 from specdec.sources import TargetInfo
 
+SLOW: Final = 0.5  # seconds of an import that are worth a word in the table
 PLACEHOLDER: Final = TargetInfo(
     model=None, hf_config={}, vocab_size=32000, hidden_size=2048, num_layers=16, max_model_len=4096
 )
@@ -64,7 +65,9 @@ def _row(result: Examination) -> tuple[str, ...]:
     record = result.record
     distribution = f"{record.distribution} {record.version}"
     said = "ok" if result.state == "ok" else f"{result.state}: {result.problem} {result.next_step}".rstrip()
-    return record.name, record.kind, distribution, result.stage, " ".join(said.split())
+    notes = "".join(f"; {note}" for note in result.notes)
+    slow = f"; imported in {result.import_seconds:.2f} s" if (result.import_seconds or 0.0) > SLOW else ""
+    return record.name, record.kind, distribution, result.stage, " ".join(f"{said}{notes}{slow}".split())
 
 
 def _all_records(catalog: Catalog) -> list[Record]:

@@ -322,6 +322,8 @@ class StepStats:
     rows         rows of the target's forward, prompt chunks and padding included
     seconds      wall time by part: "propose", "forward", "sample", "verify", "commit"
     depths       [n] verified drafts that stand one behind the other on the longest path; None: all of them, in chains
+    asked        [n] whether the proposer was to draft for the row; None: for all. Not where speculation was off, nor
+                 where no draft had room
     """
 
     request_ids: list[str]
@@ -333,3 +335,4 @@ class StepStats:
     rows: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     depths: list[int] | None = None
+    asked: list[bool] | None = None

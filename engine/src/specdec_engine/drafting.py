@@ -43,6 +43,11 @@ class Drafting:
         self._warned = False
         self.failed: str | None = None  # the last error of this step
         self.failures = 0
+        self._asked: set[int] = set()  # by `id`, the requests of this step that were to get drafts
+
+    def asked(self, request: Request) -> bool:
+        """Say whether the proposer was to draft for a request in this step."""
+        return id(request) in self._asked
 
     @property
     def wants_rows(self) -> bool:
@@ -58,6 +63,7 @@ class Drafting:
     def draft(self, running: Sequence[Request], ready: Sequence[Request]) -> Draft:
         """Return one draft row per request in `ready`; rows are empty where nothing was drafted."""
         self.failed = None
+        self._asked = set()
         if self._limits.scheduled(len(running)) == 0:
             for request in running:
                 self._switch_off(request)
@@ -67,6 +73,7 @@ class Drafting:
                 request.pending.clear()  # nobody will take these rows, and each holds the states of its whole step
         active = [request for request in ready if not request.retired]
         k = dict(zip(map(id, active), self._limits.rows(active, len(running)), strict=True))
+        self._asked = {request for request, most in k.items() if most}
         batch = [r for r in running if not r.retired and self._takes_part(r, k.get(id(r), 0)) and self._started(r)]
         if not batch:
             return Draft.empty(len(ready))

@@ -126,7 +126,7 @@ class Work:
 
     prompt     a piece of the prompt (or, after a preemption, of ids to be run again); False for decode rows
     num_draft  how many of the ids, at the end, are drafts
-    proposed   how many drafts came from the proposer, before some were cut
+    proposed   how many drafts came from the proposer, before some were cut; `asked`: whether it was to draft any
     wants      how many rows at the end need logits: 0 inside a prompt, else 1 + num_draft
     parents    [num_draft] int32 where the drafts are the nodes of a tree, as in `Draft.parents`; None for a chain.
                The ids are then the newest one and the nodes
@@ -140,6 +140,7 @@ class Work:
     num_draft: int = 0
     wants: int = 0
     proposed: int = 0
+    asked: bool = False
     parents: IntArray | None = None
     ancestors: npt.NDArray[np.int64] | None = None
 
