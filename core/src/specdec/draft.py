@@ -119,7 +119,7 @@ class BatchView:
         for name in ("run_len", "newest_known", "max_draft"):
             object.__setattr__(self, name, read_only(getattr(self, name)))
         noise = self.noise
-        own = type(noise)(*map(read_only, (noise.keys, noise.positions, noise.seq_index)))
+        own = type(noise)(read_only(noise.keys), read_only(noise.positions), read_only(noise.seq_index))
         object.__setattr__(self, "noise", own)
 
     def __len__(self) -> int:

@@ -54,7 +54,7 @@ class KnownIds:
     def _make_room(self, ids: IntArray, size: int) -> None:
         self._buffer: IntArray = np.empty(size, np.int32)
         self._buffer[: len(ids)] = ids
-        self._shown: IntArray = np.frombuffer(memoryview(self._buffer).toreadonly(), np.int32)
+        self._shown: IntArray = np.frombuffer(self._buffer.data.toreadonly(), np.int32)
 
 
 class HandedRequest:

@@ -22,6 +22,7 @@ STATE: Final[dict[str, Callable[[], Any]]] = {
     "working directory": os.getcwd,
     "running threads": threading.active_count,
 }
+OF_LIBRARIES: Final = ("warnings filters", "environment", "running threads")
 
 
 def snapshot() -> dict[str, Any]:
@@ -36,7 +37,9 @@ def heavy_modules() -> list[str]:
 
 def changed_since(before: dict[str, Any], package: str) -> list[str]:
     """Return in words what is not as it was; `package` is the plugin's own, whose functions may stand in no other."""
-    found = [name for name, read in STATE.items() if read() != before[name]]
+    own = heavy_modules() == before["heavy"]  # else these may be the heavy library's doing
+    looked_at = {name: read for name, read in STATE.items() if own or name not in OF_LIBRARIES}
+    found = [name for name, read in looked_at.items() if read() != before[name]]
     return [*found, *_torch_settings(), *_patches(package)]
 
 

@@ -124,7 +124,7 @@ def open_session(
     if plugins is not None and not isinstance(plugins, Mapping):
         message = f"plugins={plugins!r}: expected a mapping from names to modules, objects or paths"
         raise ConfigError(message)
-    if not isinstance(trust_remote_code, bool):
+    if trust_remote_code not in (True, False):
         message = f"trust_remote_code={trust_remote_code!r}: expected True or False"
         raise TargetError(message)
     dtype = resolve_dtype(dtype)
