@@ -68,13 +68,15 @@ def first_layers(layers: int) -> str:
     """Return a folder with SmolLM2's first layers, its embedding and its head."""
 
     def write(folder: Path) -> None:
-        model = transformers.AutoModelForCausalLM.from_pretrained(model_folder(), dtype=torch.bfloat16)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            model_folder(), dtype=torch.bfloat16, trust_remote_code=False
+        )
         model.model.layers = model.model.layers[:layers]
         model.config.num_hidden_layers = layers
         if getattr(model.config, "layer_types", None):
             model.config.layer_types = model.config.layer_types[:layers]
         model.save_pretrained(folder)
-        transformers.AutoTokenizer.from_pretrained(model_folder()).save_pretrained(folder)
+        transformers.AutoTokenizer.from_pretrained(model_folder(), trust_remote_code=False).save_pretrained(folder)
 
     return into_cache(f"SmolLM2-135M-first-{layers}", write)
 
@@ -113,7 +115,9 @@ class Arms:
         """Load the target once for each library."""
         self.max_tokens, self.k = max_tokens, k
         self.plain = LLM(folder, max_num_seqs=1, max_model_len=2048, disable_log_stats=True)
-        self._theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+        self._theirs = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.bfloat16, trust_remote_code=False
+        )
         self.engines: dict[str, LLM] = {}
         self.functions: dict[str, Arm] = {PLAIN: self._ours(self.plain), THEIRS: self._generate({})}
 
@@ -126,14 +130,16 @@ class Arms:
 
     def theirs(self, name: str, model: str, *, universal: bool = False, same_k: bool = False) -> None:
         """Add an arm of transformers: with its own way to choose how much is drafted, or with our k."""
-        assistant = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+        assistant = transformers.AutoModelForCausalLM.from_pretrained(
+            model, dtype=torch.bfloat16, trust_remote_code=False
+        )
         if same_k:
             assistant.generation_config.num_assistant_tokens = self.k
             assistant.generation_config.num_assistant_tokens_schedule = "constant"
             assistant.generation_config.assistant_confidence_threshold = 0.0
         more: dict[str, Any] = {"assistant_model": assistant}
         if universal:
-            own = transformers.AutoTokenizer.from_pretrained(model)
+            own = transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=False)
             more |= {"tokenizer": self.plain.tokenizer, "assistant_tokenizer": own}
         self.functions[name] = self._generate(more)
 

@@ -113,7 +113,7 @@ def main(
     model = str(model_folder())
     rounds = []
     with tempfile.TemporaryDirectory() as folder:
-        head = random_head(Path(folder), AutoConfig.from_pretrained(model), draft_vocab)
+        head = random_head(Path(folder), AutoConfig.from_pretrained(model, trust_remote_code=False), draft_vocab)
         for _ in range(repeats):
             plain = plain_step(model, head, tokens)
             short, long = (measure(model, head, k, tokens, {}).median("propose") for k in LENGTHS)

@@ -110,7 +110,7 @@ def arms(
     folder: str, max_tokens: int, steps: Steps, suffix: str | None
 ) -> tuple[dict[str, Callable[[list[int]], list[int]]], Any]:
     """Return a function for each arm from prompt ids to output ids, and the tokenizer."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, trust_remote_code=False)
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
     plain = LLM(folder)
     ngram = LLM(

@@ -137,7 +137,7 @@ def main(
 ) -> None:
     """Time all forms, print a table, write JSON."""
     torch.set_num_threads(threads)
-    tokenizer = AutoTokenizer.from_pretrained(model_folder())
+    tokenizer = AutoTokenizer.from_pretrained(model_folder(), trust_remote_code=False)
     costs = [cost for n in rows for cost in grammar_mask_cost(n, repeats, tokenizer, len(tokenizer))]
     console = Console()
     console.print(table_of(costs))

@@ -233,7 +233,7 @@ def main(
     from transformers import AutoTokenizer
 
     folder = str(model_folder())
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     by_task: dict[str, list[list[int]]] = {}
     for task, text in load_prompts(prompts, per_task):
         chat = tokenizer.apply_chat_template(

@@ -58,8 +58,10 @@ def _convert(source: Path, folder: Path) -> None:
 
     logging.set_verbosity_error()
     print(f"converting {source.name} into {folder.parent / FOLDER}, once, about 20 seconds", file=sys.stderr)
-    model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16)
-    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    model = AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.bfloat16, trust_remote_code=False
+    )
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, trust_remote_code=False)
     # Weights are plain bfloat16 by now; these marks would make save_pretrained refuse.
     del model.config.quantization_config
     model.hf_quantizer = None

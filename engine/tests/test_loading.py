@@ -91,9 +91,10 @@ def test_a_gguf_file_that_cannot_be_read_is_one_error_that_says_what_to_do(
 
 def test_names_are_told_apart_without_looking_further_than_this_machine(tmp_path: Path) -> None:
     assert ModelSource.of("org/name") == ModelSource("org/name", "org/name")
-    assert ModelSource.of("org/name", "v2").arguments == {"revision": "v2"}
+    assert ModelSource.of("org/name", "v2").arguments == {"revision": "v2", "trust_remote_code": False}
     file = ModelSource.of("org/name/sub/file.gguf", "v2")
-    assert (file.place, file.arguments) == ("org/name", {"gguf_file": "sub/file.gguf", "revision": "v2"})
+    given = {"gguf_file": "sub/file.gguf", "revision": "v2", "trust_remote_code": False}
+    assert (file.place, file.arguments) == ("org/name", given)
     with pytest.raises(TargetError, match="revision='v2' is of a hub id"):
         ModelSource.of(str(tmp_path), "v2")
     with pytest.raises(TargetError, match="revision='v2' is of a hub id"):

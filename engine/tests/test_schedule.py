@@ -204,3 +204,19 @@ def test_no_step_drafts_more_than_max_step_tokens_and_the_budget_is_used(total: 
     given = [sum(call.max_draft) for call in stub.calls_seen]
     assert max(given) == total
     assert all(sum(call.draft.lengths or ()) == sum(call.max_draft) for call in stub.calls_seen)
+
+
+@pytest.mark.parametrize("off", [True, False])
+def test_steps_without_speculation_are_not_counted_as_empty(off: bool) -> None:
+    config: dict[str, Any] = {"method": "stub", "num_speculative_tokens": 4}
+    if off:
+        config["num_speculative_tokens_per_batch_size"] = [[1, 99, 0]]
+    sampling = SamplingParams(temperature=0.0, max_tokens=SHORT, ignore_eos=True)
+    plugins = {"stub": stub_plugin(Fixed([]))}
+    with LLM(hf_model=target("llama"), speculative_config=config, plugins=plugins) as llm:
+        llm.generate(prompts((5, 40)), sampling)
+        metrics = llm.get_metrics()
+    assert metrics.steps == 2 * (SHORT - 1)
+    assert metrics.empty == (0 if off else 2 * (SHORT - 2)), (
+        "the last id of an answer has no room for a draft before it"
+    )

@@ -28,8 +28,6 @@ Status = Literal["ok", "needs newer core", "core mismatch", "conflict", "invalid
 LOCAL_DISTRIBUTION: Final = "(local)"
 LOCAL_VERSION: Final = "-"
 LOCAL_KINDS: Final[tuple[Kind, ...]] = ("proposer", "verifier", "extension")
-USUAL_PREFIX: Final = "specdec-plugin-"
-USUAL_HOME: Final[dict[str, str]] = {"verifier": "specdec-plugin-verifiers", "command": "specdec-engine"}
 
 _VALUE = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*)\s*(?::\s*(?P<attr>\w+(?:\.\w+)*))?\s*(?:\[.*\])?\s*\Z")
 
@@ -155,23 +153,25 @@ class Catalog:
             warnings.warn(message, category, stacklevel=4)
 
     def _unknown(self, kind: Kind, name: str) -> UnknownNameError:
-        from difflib import get_close_matches
+        from specdec.homes import homes, nearest_name
 
         bare = name.rpartition(":")[2]
         offered = [record for record in self.of_kind(kind) if record.status in ("ok", "conflict")]
         installed = self.names(kind)
-        close = get_close_matches(bare, installed, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close and bare not in installed else ""
+        published = homes(kind)
+        aliases = [record.name for record in self.of_kind("alias")]
+        meant = bare if bare in published else nearest_name(bare, (*installed, *published, *aliases))
+        hint = f"; did you mean {meant!r}?" if meant is not None and meant != bare else ""
         listed = ", ".join(sorted({f"{r.name} ({r.distribution} {r.version})" for r in offered})) or "none"
         other = next((r.kind for r in self.records if r.name == bare and r.kind not in (kind, "alias")), None)
         elsewhere = f" There is a {other} of that name." if other else ""
-        home = USUAL_HOME.get(kind) or USUAL_PREFIX + normalize(bare)
-        here = next((r.version for r in self.records if normalize(r.distribution) == home), None)
-        advice = (
-            f" If it exists, the distribution {home} is likely to have it: pip install {home}"
-            if here is None
-            else f" The installed {home} {here} does not have it; a later one may: pip install --upgrade {home}"
-        )
+        home = None if meant is None or self.knows(kind, meant) else published.get(meant)
+        here = next((r.version for r in self.records if home and normalize(r.distribution) == home), None)
+        advice = "" if home is None else f" The distribution {home} has {meant!r}: pip install {home}"
+        if here is not None:
+            advice = (
+                f" The installed {home} {here} does not have {meant!r}; a later one may: pip install --upgrade {home}"
+            )
         message = f"no {kind} named {name!r} is installed{hint or '.'} Installed {kind}s: {listed}.{elsewhere}{advice}"
         return UnknownNameError(message, kind, name, installed)
 

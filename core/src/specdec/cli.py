@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -17,6 +18,7 @@ from specdec.catalog import Catalog, Record
 from specdec.cli_list import list_plugins
 from specdec.cli_output import tolerant_output
 from specdec.errors import ConfigError, RegisterStageError, SpecdecError, SpecdecWarning
+from specdec.output import others_to_stderr
 
 USAGE: Final = 2
 INTERRUPTED: Final = 130
@@ -33,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tolerant_output(), warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
-            return _dispatch(arguments)
+            with others_to_stderr() if "--json" in arguments else contextlib.nullcontext():
+                return _dispatch(arguments)
         except SpecdecError as error:
             if debug:
                 raise

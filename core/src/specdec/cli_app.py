@@ -111,6 +111,9 @@ def _explain(
     ] = None,
     model: Annotated[str | None, typer.Option(help="The target, in place of MODEL.")] = None,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="The host's limit, if below the model's.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Take the model's own code as allowed; none is run here.")
+    ] = False,
     as_json: AsJson = False,
     plugin: Local = None,
 ) -> None:
@@ -120,4 +123,4 @@ def _explain(
     if speculative_config is None:
         raise typer.BadParameter("it is required", param_hint="--speculative-config")
     catalog = Catalog.discover().with_local(local_plugins(plugin))
-    cli_explain.explain(catalog, target or model or "", speculative_config, max_model_len, as_json)
+    cli_explain.explain(catalog, target or model or "", speculative_config, max_model_len, as_json, trust_remote_code)

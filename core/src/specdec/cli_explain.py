@@ -7,24 +7,36 @@ from dataclasses import asdict
 from typing import Any
 
 from specdec.catalog import Catalog
+from specdec.checkpoint import locate
 from specdec.cli_list import print_table
 from specdec.config import Decision, ResolvedConfig, SpeculativeConfig
-from specdec.detect import swap_target
+from specdec.detect import load_target_as, swap_target
 from specdec.errors import ConfigError, TargetError
 from specdec.loader import Registry
+from specdec.output import emit
+from specdec.remote_code import TARGET_PERMISSION, code_of_checkpoint
 from specdec.resolve import resolve
-from specdec.sources import DraftSource, TargetInfo
+from specdec.sources import JSON_FILES, DraftSource, TargetInfo
 
 
-def explain(catalog: Catalog, model: str, config: str, max_model_len: int | None, as_json: bool) -> None:
-    """Print what `resolve` decides and why; raises what it raises."""
+def explain(
+    catalog: Catalog,
+    model: str,
+    config: str,
+    max_model_len: int | None,
+    as_json: bool,
+    trust_remote_code: bool = False,
+) -> None:
+    """Print what `resolve` decides and why; raises what it raises, and TargetError for a model that would not load."""
     registry = Registry(catalog)
     target, wanted, first = _target(registry, model, config, max_model_len)
+    if not trust_remote_code:
+        _refuse_code(target, wanted, registry)
     resolved = resolve(wanted, target, registry)
     decisions = (*first, *resolved.decisions)
     if as_json:
         data = {**resolved.as_json(), "target": target.model, "decisions": [asdict(each) for each in decisions]}
-        print(json.dumps(data, indent=1, default=str))
+        emit(json.dumps(data, indent=1, default=str))
     else:
         _print(resolved, target, decisions)
 
@@ -45,6 +57,20 @@ def _target(
     merged = SpeculativeConfig.parse({**SpeculativeConfig.parse(config).as_json(), **swap.speculative_config})
     decision = Decision("target", swap.model, swap.reason)
     return TargetInfo.from_folder(swap.model, max_model_len), merged, (decision,)
+
+
+def _refuse_code(target: TargetInfo, config: Any, registry: Registry) -> None:
+    """Raise TargetError for a target that needs code of its own, also as the method would have it loaded."""
+    source = DraftSource(target.model or "")
+    folder = locate(source.model, JSON_FILES)
+    code = code_of_checkpoint(folder, target.hf_config)
+    if code is None:
+        return
+    found = load_target_as(source, SpeculativeConfig.parse(config), registry)
+    if found is not None:
+        code = code_of_checkpoint(folder, {**target.hf_config, **found[1]})
+    if code is not None:
+        raise TargetError(f"model {code.message(source.model, TARGET_PERMISSION)}")
 
 
 def _print(resolved: ResolvedConfig, target: TargetInfo, decisions: tuple[Decision, ...]) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from specdec.catalog import Catalog
+from specdec.output import emit
 
 HEADINGS = ("name", "kind", "distribution", "version", "status")
 
@@ -14,7 +15,7 @@ def list_plugins(as_json: bool, catalog: Catalog | None = None) -> int:
     """Print what is installed, as a table or as a JSON list of objects; imports no plugin."""
     records = [record.as_json() for record in (catalog or Catalog.discover()).records]
     if as_json:
-        print(json.dumps(records, indent=1))
+        emit(json.dumps(records, indent=1))
     elif records:
         print_table(HEADINGS, ([_cell(record, heading) for heading in HEADINGS] for record in records))
     else:

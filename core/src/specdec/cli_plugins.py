@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from difflib import get_close_matches
 from typing import Any, Final
 
 from pydantic_core import PydanticUndefined
@@ -14,17 +13,14 @@ from specdec.catalog import LOCAL_DISTRIBUTION, LOCAL_KINDS, Catalog, Record
 from specdec.cli_list import print_table
 from specdec.errors import PluginError, UnknownNameError
 from specdec.examine import Examination, examine_all
-from specdec.groups import Kind
+from specdec.homes import nearest_name
 from specdec.installed import normalize
 from specdec.loader import LoadedPlugin, Registry
-from specdec.options import MethodOptions, options_model, request_model
+from specdec.options import OPTIONS_HOOKS, MethodOptions, options_model, request_model
+from specdec.output import emit
 from specdec.sources import TargetInfo
 
-OPTIONS_HOOKS: Final[dict[Kind, str]] = {
-    "proposer": "specdec_method_options",
-    "verifier": "specdec_verifier_options",
-    "extension": "specdec_method_options",
-}
+SLOW: Final = 0.5  # seconds of an import that are worth a word in the table
 PLACEHOLDER: Final = TargetInfo(
     model=None, hf_config={}, vocab_size=32000, hidden_size=2048, num_layers=16, max_model_len=4096
 )
@@ -44,7 +40,7 @@ def show(catalog: Catalog, name: str, as_json: bool) -> None:
         data["entry_points"] = _entry_points(catalog, record)
         shown.append(data)
     if as_json:
-        print(json.dumps(shown, indent=1, default=str))
+        emit(json.dumps(shown, indent=1, default=str))
     else:
         for data in shown:
             _print_plugin(data)
@@ -59,7 +55,7 @@ def doctor(catalog: Catalog, names: Sequence[str], timeout: float, as_json: bool
         records = [record for name in names for record in _matching(catalog, name)]
     results = examine_all(records, catalog, timeout)
     if as_json:
-        print(json.dumps([result.as_json() for result in results], indent=1))
+        emit(json.dumps([result.as_json() for result in results], indent=1))
     else:
         print_table(("name", "kind", "distribution", "stage", "result"), (_row(result) for result in results))
     return int(any(result.state == "failed" for result in results))
@@ -69,7 +65,9 @@ def _row(result: Examination) -> tuple[str, ...]:
     record = result.record
     distribution = f"{record.distribution} {record.version}"
     said = "ok" if result.state == "ok" else f"{result.state}: {result.problem} {result.next_step}".rstrip()
-    return record.name, record.kind, distribution, result.stage, " ".join(said.split())
+    notes = "".join(f"; {note}" for note in result.notes)
+    slow = f"; imported in {result.import_seconds:.2f} s" if (result.import_seconds or 0.0) > SLOW else ""
+    return record.name, record.kind, distribution, result.stage, " ".join(f"{said}{notes}{slow}".split())
 
 
 def _all_records(catalog: Catalog) -> list[Record]:
@@ -86,8 +84,8 @@ def _matching(catalog: Catalog, name: str) -> list[Record]:
     if found:
         return found
     names = sorted({record.name for record in records})
-    close = get_close_matches(bare, names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    close = nearest_name(bare, names)
+    hint = f"; did you mean {close!r}?" if close else ""
     message = f"nothing named {name!r} is installed{hint or ';'} there are: {', '.join(names) or 'no plugins'}"
     raise UnknownNameError(message, "plugin", name, names)
 

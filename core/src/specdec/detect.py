@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from specdec.asking import Answer, ask
 from specdec.catalog import LOCAL_DISTRIBUTION, Record
 from specdec.config import SpeculativeConfig
-from specdec.errors import CheckStageError, ConfigError, PluginError, PluginWarning, SpecdecError
-from specdec.loader import LoadedPlugin, Registry
+from specdec.errors import CheckStageError, ConfigError, PluginWarning
+from specdec.loader import Registry
 from specdec.settling import method_of
 from specdec.sources import Detection, DraftSource, TargetSwap
 
@@ -29,8 +30,9 @@ class Survey:
 def detect(draft: DraftSource, registry: Registry) -> tuple[Record, str]:
     """Return the record of the one method that claims the checkpoint most strongly, and the evidence in a sentence.
 
-    Every installed proposer is loaded and asked, each in its own guard and in a registry of its own; one that fails is
-    warned about. Raises ConfigError listing all claims and their evidence if none or several are strongest.
+    Every installed proposer is asked in a child process (`specdec.asking`), so that none of them is imported here; one
+    that fails is warned about. Raises ConfigError listing all claims and their evidence if none or several are
+    strongest.
     """
     _ = draft.hf_config  # what cannot be read at all is said once, not by every plugin
     survey = _survey(draft, registry)
@@ -51,10 +53,11 @@ def swap_target(source: DraftSource, registry: Registry) -> TargetSwap | None:
     """
     _ = source.hf_config
     swaps: list[tuple[str, TargetSwap]] = []
-    for plugin, own in _each_plugin(registry, []):
-        answer = _ask(own, plugin, "specdec_swap_target", TargetSwap, source=source)
-        if answer is not None and all(answer != known for _, known in swaps):
-            swaps.append((plugin.name, answer))
+    for answer in ask("swap", registry.catalog.of_kind("proposer"), registry, source):
+        _note_problem([], answer)
+        swap = None if answer.said is None else TargetSwap(**answer.said)
+        if swap is not None and all(swap != known for _, known in swaps):
+            swaps.append((answer.record.name, swap))
     if len(swaps) > 1:
         listed = "; ".join(f"{name}: {swap.model!r} ({swap.reason})" for name, swap in swaps)
         message = f"{source.model!r} stands for more than one pair: {listed}; give model and speculative_config apart"
@@ -88,50 +91,29 @@ def load_target_as(
 
 def _survey(draft: DraftSource, registry: Registry) -> Survey:
     survey = Survey()
-    for plugin, own in _each_plugin(registry, survey.broken):
-        claim = _ask(own, plugin, "specdec_detect_method", Detection, survey.broken, draft=draft)
-        record = None if claim is None else _record_of(plugin.record, claim, registry)
-        if claim is not None and record is not None:
+    for answer in ask("detect", registry.catalog.of_kind("proposer"), registry, draft):
+        _note_problem(survey.broken, answer)
+        if answer.said is None:
+            continue
+        claim = Detection(**{**answer.said, "evidence": tuple(answer.said["evidence"])})
+        record = _record_of(answer.record, claim, registry)
+        if record is not None:
             survey.detections.append((record, claim))
-        elif claim is not None:
-            offers = f"it claims a method {claim.method!r} with strength {claim.strength!r}, and does not offer that"
-            _note(survey.broken, CheckStageError(plugin.record, offers, _AUTHORS))
+            continue
+        offers = f"it claims a method {claim.method!r} with strength {claim.strength!r}, and does not offer that"
+        _note(survey.broken, str(CheckStageError(answer.record, offers, _AUTHORS)))
     return survey
 
 
-def _each_plugin(registry: Registry, broken: list[str]) -> Iterator[tuple[LoadedPlugin, Registry]]:
-    """Load every proposer in a registry of its own and yield each plugin object once; failures become warnings."""
-    own = registry.scratch()
-    seen: set[int] = set()
-    for record in registry.catalog.of_kind("proposer"):
-        try:
-            plugin = own.load(record)
-        except PluginError as error:
-            if record.distribution != LOCAL_DISTRIBUTION:  # an unpackaged plugin need not be a proposer
-                _note(broken, error)
-            continue
-        if id(plugin.plugin) not in seen:
-            seen.add(id(plugin.plugin))
-            yield plugin, own
+def _note_problem(broken: list[str], answer: Answer) -> None:
+    """Note what went wrong; an unpackaged plugin that does not load as a proposer may be something else."""
+    if answer.problem and (answer.loaded or answer.record.distribution != LOCAL_DISTRIBUTION):
+        _note(broken, answer.problem)
 
 
-def _ask(
-    own: Registry, plugin: LoadedPlugin, hook: str, answer: type[Any], broken: list[str] | None = None, **arguments: Any
-) -> Any:
-    try:
-        said = own.call(plugin, hook, stage="check", **arguments)
-        if said is None or isinstance(said, answer):
-            return said
-        problem = f"{hook} returned {type(said).__name__}, not {answer.__name__} or None"
-        raise CheckStageError(plugin.record, problem, _AUTHORS)
-    except SpecdecError as error:
-        _note(broken if broken is not None else [], error)
-        return None
-
-
-def _note(broken: list[str], error: SpecdecError) -> None:
-    broken.append(str(error))
-    warnings.warn(str(error), PluginWarning, stacklevel=6)
+def _note(broken: list[str], problem: str) -> None:
+    broken.append(problem)
+    warnings.warn(problem, PluginWarning, stacklevel=6)
 
 
 def _record_of(asked: Record, claim: Detection, registry: Registry) -> Record | None:

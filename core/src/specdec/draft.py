@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specdec.errors import ContractError
+from specdec.handed import read_only
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,12 +62,13 @@ class RequestView(Protocol):
         """Validated request options of the method (`specdec_request_options`), or None."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Rows:
     """Target rows newly committed since the last call, in the shifted layout of EAGLE and MTP.
 
     Row r belongs to batch row `request[r]`, has been run at `positions[r]`, and carries `tokens[r]` = the known id
-    at position + 1 together with the hidden state at the position. Rejected drafts never appear.
+    at position + 1 together with the hidden state at the position. Rejected drafts never appear. The arrays are copies
+    that cannot be written into; the tensors are the proposer's own, which it may overwrite: no host reads them again.
 
     request    [m] int32, ascending
     positions  [m] int32, ascending within a request
@@ -83,10 +85,18 @@ class Rows:
     aux: Tensor | None
     gap: BoolArray
 
+    def __post_init__(self) -> None:
+        """Copy the arrays."""
+        for name in ("request", "positions", "tokens", "gap"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class BatchView:
     """The requests of one step, as `Proposer.propose` gets them; n batch rows.
+
+    All arrays, those of `noise` and `rows` too, are copies that cannot be written into: writing raises ValueError. A
+    host checks drafts against its own figures.
 
     requests      n views; `request(i)` is row i's
     run_len       [n] int32: positions the target has run and kept
@@ -102,6 +112,15 @@ class BatchView:
     max_draft: IntArray
     noise: Noise
     rows: Rows | None = None
+
+    def __post_init__(self) -> None:
+        """Copy what the host goes on to use."""
+        object.__setattr__(self, "requests", tuple(self.requests))
+        for name in ("run_len", "newest_known", "max_draft"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
+        noise = self.noise
+        own = type(noise)(read_only(noise.keys), read_only(noise.positions), read_only(noise.seq_index))
+        object.__setattr__(self, "noise", own)
 
     def __len__(self) -> int:
         """Return the number of batch rows."""
@@ -303,6 +322,8 @@ class StepStats:
     rows         rows of the target's forward, prompt chunks and padding included
     seconds      wall time by part: "propose", "forward", "sample", "verify", "commit"
     depths       [n] verified drafts that stand one behind the other on the longest path; None: all of them, in chains
+    asked        [n] whether the proposer was to draft for the row; None: for all. Not where speculation was off, nor
+                 where no draft had room
     """
 
     request_ids: list[str]
@@ -314,3 +335,4 @@ class StepStats:
     rows: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     depths: list[int] | None = None
+    asked: list[bool] | None = None

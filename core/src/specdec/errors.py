@@ -133,6 +133,22 @@ class MakeStageError(PluginError):
     stage = "make"
 
 
+class PluginCallError(SpecdecError):
+    """An object that a plugin built tried to end the process in a call of the host; `__cause__` is what it raised."""
+
+    def __init__(self, who: str, call: str, error: BaseException) -> None:
+        """Name the plugin in words, what was called, and what it raised."""
+        said = f"{type(error).__name__}{f': {error}' if str(error) else ''}"
+        super().__init__(f"{who} raised {said} in {call}; only the host may end. Tell the authors of the plugin.")
+        self.who = who
+        self.call = call
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive the way from a worker process."""
+        return type(self), (self.who, self.call, self._error)
+
+
 class ContractError(SpecdecError):
     """A proposer returned a draft that breaks the contract of `Draft`."""
 

@@ -9,22 +9,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from time import perf_counter
 from typing import IO, Any, Final, Literal
 
-from specdec.catalog import LOCAL_DISTRIBUTION, LOCAL_KINDS, Catalog, Record
+from specdec.catalog import LOCAL_DISTRIBUTION, LOCAL_KINDS, Catalog, Record, parse_value
 from specdec.errors import PluginError, SpecdecError
 from specdec.groups import Kind
 from specdec.importing import check_metadata, explain, import_object, missing_library
+from specdec.kernels import can_be_chosen
 from specdec.loader import Registry
-from specdec.options import options_model, request_model
+from specdec.options import OPTIONS_HOOKS, options_model, request_model
+from specdec.side_effects import changed_since, heavy_modules, snapshot
 
 State = Literal["ok", "failed", "not available"]
 PROCESSES: Final = 2
-OPTIONS_HOOKS: Final[dict[Kind, str]] = {
-    "proposer": "specdec_method_options",
-    "verifier": "specdec_verifier_options",
-    "extension": "specdec_method_options",
-}
+IMPORTED: Final = "imported"  # no stage: between two
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,8 @@ class Examination:
     stage      the last stage it reached: metadata, version, import, register or options
     state      "ok", "failed", or "not available": a faster kernel whose library is not installed
     problem, next_step  what is wrong and what to do, "" if nothing
+    import_seconds      how long the import took, None if it was not reached
+    notes               what else importing it does to a process, and whether a kernel can ever be chosen, in words
     """
 
     record: Record
@@ -41,11 +42,14 @@ class Examination:
     state: State
     problem: str = ""
     next_step: str = ""
+    import_seconds: float | None = None
+    notes: tuple[str, ...] = ()
 
-    def as_json(self) -> dict[str, str]:
+    def as_json(self) -> dict[str, Any]:
         """Return plain data."""
         data = {"stage": self.stage, "state": self.state, "problem": self.problem, "next_step": self.next_step}
-        return {**self.record.as_json(), **data}
+        effects = {"import_seconds": self.import_seconds, "notes": list(self.notes)}
+        return {**self.record.as_json(), **data, **effects}
 
 
 def examine_all(records: Sequence[Record], catalog: Catalog, timeout: float) -> list[Examination]:
@@ -89,8 +93,10 @@ def _outcome(record: Record, output: str, otherwise: str) -> Examination:
     said: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines() if line.endswith("}")]
     stage = next((line["stage"] for line in reversed(said) if "stage" in line), "import")
     last = said[-1] if said else {}
+    effects: dict[str, Any] = next((line for line in said if "notes" in line), {})
+    seconds, notes = effects.get("import_seconds"), tuple(effects.get("notes", ()))
     if "state" in last:
-        return Examination(record, stage, last["state"], last["problem"], last["next_step"])
+        return Examination(record, stage, last["state"], last["problem"], last["next_step"], seconds, notes)
     return Examination(record, stage, "failed", f"{otherwise}.", f"Import {record.value} in Python to see why.")
 
 
@@ -112,13 +118,20 @@ def _with_progress(results: Iterator[Examination], total: int) -> Iterator[Exami
 def _serve(text: str, stream: IO[str]) -> None:
     """Load one record in this process, writing a line before each stage and one at the end."""
 
-    def write(**line: str) -> None:
-        print(json.dumps(line), file=stream, flush=True)
+    encode = json.JSONEncoder().encode
+
+    def write(**line: Any) -> None:
+        stream.write(f"{encode(line)}\n")  # what a plugin does to `print` is nothing to it
+        stream.flush()
 
     record = Record(**json.loads(text))
     try:
+        before, began = snapshot(), perf_counter()
         for stage in _stages(record):
-            write(stage=stage)
+            if stage == IMPORTED:
+                write(import_seconds=perf_counter() - began, notes=_notes(record, before))
+            else:
+                write(stage=stage)
     except PluginError as error:
         optional = record.kind == "kernel" and not record.name.endswith(".reference")
         state = "not available" if optional and missing_library(record, error.__cause__) else "failed"
@@ -135,6 +148,7 @@ def _stages(record: Record) -> Iterator[str]:
     """Yield the name of each stage, then go through it."""
     yield "import"
     found = import_object(record)
+    yield IMPORTED
     if record.kind == "command":
         from specdec.cli import load_command
 
@@ -146,6 +160,22 @@ def _stages(record: Record) -> Iterator[str]:
             raise TypeError(message)
     elif record.kind in LOCAL_KINDS:
         yield from _plugin_stages(record)
+
+
+def _notes(record: Record, before: dict[str, Any]) -> list[str]:
+    """Return what importing a record did besides; a kernel may import what it is made with."""
+    notes = []
+    heavy = [name for name in heavy_modules() if name not in before["heavy"]]
+    if heavy and record.kind != "kernel":
+        notes.append(f"importing it imports {', '.join(heavy)}: import inside the hooks that need them")
+    parsed = parse_value(record.value)
+    package = parsed[0].partition(".")[0] if parsed else ""
+    changed = changed_since(before, package)
+    if changed:
+        notes.append(f"importing it changes {', '.join(changed)}")
+    if record.kind == "kernel" and not can_be_chosen(record):
+        notes.append("it is chosen by no device: give it `supports(device)`, see docs/hooks.md")
+    return notes
 
 
 def _plugin_stages(record: Record) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from specdec.catalog import LOCAL_DISTRIBUTION, Record, parse_value
 from specdec.errors import ImportStageError, MetadataStageError, VersionStageError
+from specdec.installed import normalize, required_by
 
 CORE_PACKAGE = "specdec"  # never taken back: classes of ours must stay the classes they are
 
@@ -42,7 +43,9 @@ def import_object(record: Record) -> Any:
     with undo_imports(record):
         try:
             return _fetch(record)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise ImportStageError(record, explain(error), _import_step(record, error)) from error
 
 
@@ -152,7 +155,9 @@ def _from_file(given: str) -> ModuleType:
 def _import_step(record: Record, error: BaseException) -> str:
     missing = missing_library(record, error)
     if missing:
-        return f"Install what it misses: pip install {missing}"
+        if normalize(missing) in required_by(record.distribution):
+            return f"Install what it misses, which {record.distribution} requires: pip install {missing}"
+        return f"Install the distribution that has the module {missing!r}; its name may be another."
     if record.distribution == LOCAL_DISTRIBUTION:
         return "Mend the file or the name that was given."
     return f"Try `pip install --upgrade {record.distribution}`, or tell its authors."

@@ -67,6 +67,15 @@ def read_claims(path: Sequence[str | PathLike[str]] | None, core_version: str) -
                 yield Claim(*parsed, point, value, name, version, trouble or bad, mismatch)
 
 
+def required_by(distribution: str) -> frozenset[str]:
+    """Return the names of the distributions that an installed one requires, extras included; none if it is not here."""
+    try:
+        requires = importlib_metadata.requires(distribution) or ()
+    except (importlib_metadata.PackageNotFoundError, ValueError):
+        return frozenset()
+    return frozenset(normalize(match["name"]) for text in requires if (match := _REQUIREMENT.match(text)))
+
+
 def _distributions(path: Sequence[str | PathLike[str]] | None) -> Iterable[Any]:
     if path is None:
         return importlib_metadata.distributions()

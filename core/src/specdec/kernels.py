@@ -18,12 +18,20 @@ REFERENCE: Final = "reference"
 TRITON: Final = "triton"
 ORDER: Final[dict[str, tuple[str, ...]]] = {"cuda": (TRITON, REFERENCE), "cpu": ("numba", REFERENCE)}
 OTHER_DEVICES: Final = (REFERENCE,)
+BUILT_IN: Final = (TRITON, "numba", REFERENCE)
+PRIORITY: Final = 100  # of a kernel that says what it supports and names none
+BUILT_IN_PRIORITY: Final = 50  # of the device's fast backend; the reference has 0
 
 logger = logging.getLogger(__name__)
 
 
 class Kernels:
     """Kernels that the core and chosen distributions offer as entry points named `op.backend`.
+
+    A backend of another name tells by itself where it runs: its callable has `supports(device: str) -> bool`, asked
+    with the type of the device ("cpu", "cuda", "xpu"), and may have `priority: int`, 100 if it has none. The device's
+    own fast backend has 50 and the reference 0; the highest priority is taken. Without `supports` it is taken only
+    where `SPECDEC_KERNELS` names it.
 
     `SPECDEC_KERNELS` (one backend or a comma list, in order of preference) replaces the order of the device;
     `reference` is the definition of every op and stands last in any case. On a CPU, `triton` needs its interpreter:
@@ -91,7 +99,7 @@ class Kernels:
             listed = ", ".join(ops) or "none"
             message = f"no kernel for the op {op!r} among {', '.join(self.distributions)}; there are: {listed}"
             raise UnknownNameError(message, "kernel", op, tuple(ops))
-        wanted = ORDER.get(device, OTHER_DEVICES)
+        wanted = self._by_priority(op, device, ops[op])
         if forced:
             wanted = (*_forced(forced, device, ops), REFERENCE)
         order = tuple(backend for backend in dict.fromkeys(wanted) if backend in ops[op])
@@ -99,6 +107,37 @@ class Kernels:
             message = f"the op {op!r} has no backend for {device}: wanted {', '.join(wanted)}, got {', '.join(ops[op])}"
             raise ConfigError(message)
         return order
+
+    def _by_priority(self, op: str, device: str, backends: Iterable[str]) -> tuple[str, ...]:
+        """Return built-in backends in the order of the device, and others where their priority puts them."""
+        ranked = {
+            backend: 0 if backend == REFERENCE else BUILT_IN_PRIORITY for backend in ORDER.get(device, OTHER_DEVICES)
+        }
+        for backend in backends:
+            rank = None if backend in BUILT_IN else self._priority(op, device, backend)
+            if rank is not None:
+                ranked[backend] = rank
+        return tuple(sorted(ranked, key=lambda backend: -ranked[backend]))
+
+    def _priority(self, op: str, device: str, backend: str) -> int | None:
+        """Return the priority of a backend that is not built in; None where it does not support the device."""
+        record = self._claim(op, backend)
+        try:
+            kernel = import_object(record)
+            supports = getattr(kernel, "supports", None)
+            if supports is None or not supports(device):
+                return None
+            return int(getattr(kernel, "priority", PRIORITY))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._log_failure(record, op, device, backend, error)
+            return None
+
+    def _log_failure(self, record: Record, op: str, device: str, backend: str, error: BaseException) -> None:
+        if record not in self._failed:
+            self._failed.add(record)
+            logger.warning("%s on %s cannot use %s: %s", op, device, backend, error)
 
     def _import_first(self, op: str, device: str, order: tuple[str, ...]) -> tuple[str, Callable[..., Any]]:
         failure: PluginError | None = None
@@ -108,9 +147,7 @@ class Kernels:
                 kernel: Callable[..., Any] = import_object(record)
             except PluginError as error:
                 failure = error
-                if record not in self._failed:
-                    self._failed.add(record)
-                    logger.warning("%s on %s cannot use %s: %s", op, device, backend, error)
+                self._log_failure(record, op, device, backend, error)
                 continue
             return backend, kernel
         if failure is None:
@@ -126,6 +163,12 @@ class Kernels:
             raise ConflictError(message, claims)
         claim = claims[0]
         return Record(claim.kind, claim.name, claim.value, claim.distribution, claim.version)
+
+
+def can_be_chosen(record: Record) -> bool:
+    """Return whether a kernel may be chosen without `SPECDEC_KERNELS`; imports one of a name that is not built in."""
+    backend = record.name.rpartition(".")[2]
+    return backend in BUILT_IN or callable(getattr(import_object(record), "supports", None))
 
 
 def _forced(text: str, device: str, ops: dict[str, tuple[str, ...]]) -> tuple[str, ...]:

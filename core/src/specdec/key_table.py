@@ -106,7 +106,7 @@ _NO_EFFECT: Final[dict[str, NoEffect]] = {
         "it spares traffic between devices that share a vocabulary, and a drafter's is on one device",
         excludes={"draft_sample_method": "probabilistic", "use_heterogeneous_vocab": True},
     ),
-    "code_revision": NoEffect(TEXT, "no code of a checkpoint is run"),
+    "code_revision": NoEffect(TEXT, "the selected method runs no code of a checkpoint"),
     "disable_mqa_scorer": NoEffect(FLAG, "drafts are scored in one way: in the target's own forward"),
     "disable_logprobs": NoEffect(
         FLAG, "log-probabilities are given to the requests that ask for them, with drafts too"
@@ -123,6 +123,7 @@ _OPTIONS: Final[dict[str, Option]] = {
     "suffix_decoding_min_token_prob": Option("method", _TREES_OF_SUFFIXES),
     "dspark_draft_topk": Option("method", "methods that draft blocks of tokens"),
     "index_share_for_mtp_iteration": Option("method", "methods whose drafter is in the target's checkpoint", (False,)),
+    "trust_remote_code": Option("method", "methods whose drafter may bring code of its own", (False,)),
     "use_heterogeneous_vocab": Option("method", "methods whose drafter may have another tokenizer", (False,)),
     "parallel_drafting": Option("method", "methods that can draft all tokens in one pass", (False,)),
     "enable_adaptive_verification": Option("method", "methods whose drafts have a confidence", (False,)),

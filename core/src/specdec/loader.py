@@ -90,6 +90,11 @@ class Registry:
         return Registry(self.catalog, self.strict, self._more_hookspecs)
 
     @property
+    def hookspec_modules(self) -> tuple[ModuleType, ...]:
+        """The modules with further hooks that an integration brought."""
+        return self._more_hookspecs
+
+    @property
     def loaded(self) -> tuple[LoadedPlugin, ...]:
         """What has been loaded, in order."""
         return tuple(self._loaded.values())
@@ -97,8 +102,8 @@ class Registry:
     def load(self, record: Record) -> LoadedPlugin:
         """Load a proposer, verifier or extension; a second time returns the first result.
 
-        The stages are metadata, version, import and register. A failure in any, SystemExit included, leaves nothing
-        behind and raises the stage's PluginError with the cause chained.
+        The stages are metadata, version, import and register. A failure in any, SystemExit and its like included,
+        leaves nothing behind and raises the stage's PluginError with the cause chained.
         """
         key = (record.kind, record.name, record.distribution, record.value)
         known = self._loaded.get(key)
@@ -128,9 +133,9 @@ class Registry:
         error_class = _stage(stage or HOOK_STAGES.get(hook, "check"))
         try:
             return function(**bind(function, arguments))
-        except SpecdecError:
+        except (SpecdecError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise error_class(loaded.record, f"{hook} raised {explain(error)}", _next_step(loaded.record)) from error
 
     def make(self, loaded: LoadedPlugin, hook: str, protocol: type, **arguments: Any) -> Any:
@@ -161,7 +166,9 @@ class Registry:
         for implementation in getattr(self.manager.hook, hook).get_hookimpls():
             try:
                 implementation.function(**bind(implementation.function, arguments))
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 self._observer_failed(implementation.plugin, hook, error)
 
     def _add_hookspecs(self, module: ModuleType) -> None:
@@ -182,9 +189,9 @@ class Registry:
             check_kind(hooks, record)
             if not self.manager.is_registered(plugin):
                 self._register_once(record, plugin)
-        except RegisterStageError:
+        except (RegisterStageError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise RegisterStageError(record, explain(error), _next_step(record)) from error
         return LoadedPlugin(record, plugin, hooks)
 

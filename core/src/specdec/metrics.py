@@ -21,7 +21,7 @@ class SpecMetrics:
 
     steps              rows that could have speculated
     drafts             those of them with at least one draft verified
-    empty              those of them for which the proposer had nothing
+    empty              those of them for which the proposer was asked and had nothing
     proposed           tokens that came from the proposer
     cut                proposed tokens that the host did not verify
     drafted            tokens verified
@@ -58,18 +58,28 @@ class SpecMetrics:
         rows = list(zip(stats.proposed, stats.drafted, stats.accepted, stats.emitted, depths, strict=True))
         for row in rows:
             _check_row(*row)
-        for row in rows:
-            self._add(*row)
+        asked = [True] * len(rows) if stats.asked is None else stats.asked
+        for row, was_asked in zip(rows, asked, strict=True):
+            self._add(*row, asked=was_asked)
         self.failures += stats.failed is not None
 
-    def add_row(self, proposed: int, drafted: int, accepted: int, emitted: int, depth: int | None = None) -> None:
+    def add_row(
+        self,
+        proposed: int,
+        drafted: int,
+        accepted: int,
+        emitted: int,
+        depth: int | None = None,
+        *,
+        asked: bool = True,
+    ) -> None:
         """Add one row of one step; raises ValueError for figures that contradict each other.
 
-        `depth` is the longest path of a tree, None for a chain.
+        `depth` is the longest path of a tree, None for a chain; `asked` as in `StepStats`.
         """
         row = proposed, drafted, accepted, emitted, drafted if depth is None else depth
         _check_row(*row)
-        self._add(*row)
+        self._add(*row, asked=asked)
 
     def merge(self, others: Iterable[SpecMetrics]) -> None:
         """Add the counters of others, e.g. of the samples of one prompt; the sum is lossy if one of them is."""
@@ -123,9 +133,9 @@ class SpecMetrics:
             "acceptance_per_pos": self.acceptance_per_pos,
         }
 
-    def _add(self, proposed: int, drafted: int, accepted: int, emitted: int, depth: int) -> None:
+    def _add(self, proposed: int, drafted: int, accepted: int, emitted: int, depth: int, *, asked: bool) -> None:
         self.steps += 1
-        self.empty += proposed == 0
+        self.empty += asked and proposed == 0
         self.proposed += proposed
         self.cut += proposed - drafted
         self.drafted += drafted

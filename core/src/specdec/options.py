@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from specdec.errors import OptionsStageError, RequestError
+from specdec.groups import Kind
 from specdec.key_table import KEYS
 from specdec.keys import Old
 from specdec.sources import Problem
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=BaseModel)
 SCALAR_ERRORS: Final = frozenset({"int_type", "float_type", "bool_type", "string_type"})
+OPTIONS_HOOKS: Final[dict[Kind, str]] = {
+    "proposer": "specdec_method_options",
+    "verifier": "specdec_verifier_options",
+    "extension": "specdec_method_options",
+}
 _AUTHORS: Final = "Tell the authors of the plugin."
 
 

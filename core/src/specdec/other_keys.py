@@ -8,22 +8,19 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from specdec.asking import ask
 from specdec.catalog import LOCAL_DISTRIBUTION
 from specdec.config import COMMON_KEYS
-from specdec.errors import ConfigWarning, PluginError, PluginWarning
+from specdec.errors import ConfigWarning, PluginWarning
 from specdec.foreign_keys import FOREIGN
 from specdec.groups import Kind
 from specdec.key_table import KEYS
 from specdec.keys import Key, NoEffect, Option, Refused, is_one_of
 from specdec.loader import LoadedPlugin, Registry
-from specdec.options import keys_of, nearest, options_model
+from specdec.options import keys_of, nearest
 from specdec.settling import Settling
 
-OPTIONS_HOOKS: Final[dict[Kind, str]] = {
-    "proposer": "specdec_method_options",
-    "verifier": "specdec_verifier_options",
-}
-WORDS: Final[dict[Kind, str]] = {"proposer": "method"}
+WORDS: Final[dict[Kind, str]] = {"proposer": "method", "verifier": "verifier"}
 ANYWAY: Final = "it asks for what happens anyway"
 
 
@@ -103,16 +100,12 @@ def _unknown(settling: Settling, key: str, own: set[str], method: LoadedPlugin, 
 
 def _owners(registry: Registry) -> dict[str, tuple[str, str]]:
     """Return (kind, owner) of each key of all other installed methods and verifiers; failures become warnings."""
-    scratch = registry.scratch()
+    records = [record for kind in WORDS for record in registry.catalog.of_kind(kind)]
     owners: dict[str, tuple[str, str]] = {}
-    for kind, hook in OPTIONS_HOOKS.items():
-        for record in registry.catalog.of_kind(kind):
-            try:
-                model = options_model(scratch, scratch.load(record), hook)
-            except PluginError as error:
-                if record.distribution != LOCAL_DISTRIBUTION:  # an unpackaged plugin need not be of every kind
-                    warnings.warn(str(error), PluginWarning, stacklevel=6)
-                continue
-            for key in keys_of(model):
-                owners.setdefault(key, (kind, f"the {WORDS.get(kind, kind)} {record.name}"))
+    for answer in ask("options", records, registry):
+        record = answer.record
+        if answer.problem and (answer.loaded or record.distribution != LOCAL_DISTRIBUTION):
+            warnings.warn(answer.problem, PluginWarning, stacklevel=6)
+        for key in answer.said or ():
+            owners.setdefault(key, (record.kind, f"the {WORDS[record.kind]} {record.name}"))
     return owners

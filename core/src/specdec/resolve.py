@@ -20,6 +20,7 @@ from specdec.deriving import (
 from specdec.detect import detect, swap_target
 from specdec.errors import CheckStageError, ConfigError, TraitsStageError
 from specdec.foreign_keys import foreign_problems
+from specdec.homes import nearest_name
 from specdec.loader import LoadedPlugin, Registry
 from specdec.old_keys import renew
 from specdec.options import MethodOptions, keys_of, options_model, request_options, validate
@@ -126,8 +127,10 @@ def _method(settling: Settling) -> tuple[LoadedPlugin, DraftSource | None]:
     if name is None and model is None:
         if strange := foreign_problems(config.other_keys):
             raise config_error(strange)
+        meant = [(key, near) for key in config.other_keys if (near := nearest_name(key, ("method", "model")))]
+        typo = f" but {meant[0][0]!r} (did you mean {meant[0][1]!r}?)" if meant else ""
         message = f'name a "method"; installed: {", ".join(catalog.names("proposer")) or "none"}'
-        raise ConfigError(f"speculative_config cannot be used: it has neither method nor model; {message}")
+        raise ConfigError(f"speculative_config cannot be used: it has neither method nor model{typo}; {message}")
     draft = DraftSource(model, revision=config.revision) if model is not None and named is None else None
     if name is not None:
         record, reason = catalog.find("proposer", name), "named by the configuration"

@@ -197,6 +197,10 @@ class DraftSource:
         """Return the same source with top-level keys of its config.json replaced; this one stays as it is."""
         return DraftSource(self.model, {**self._patch, **patch}, self.revision)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the arguments that name the same source again, as plain data."""
+        return {"model": self.model, "patch": self._patch, "revision": self.revision}
+
     @cached_property
     def original(self) -> DraftSource:
         """The same source with its config.json as it is in the checkpoint."""

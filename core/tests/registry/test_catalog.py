@@ -63,7 +63,7 @@ def test_a_name_that_is_not_installed_is_answered_with_what_is(site):
     assert (error.kind, error.name, error.installed) == ("proposer", "lokup", ("lookup", "other"))
     assert "did you mean 'lookup'" in str(error)
     assert "other (specdec-plugin-other 1.0)" in str(error)
-    assert "pip install specdec-plugin-lokup" in str(error)
+    assert "pip install" not in str(error)
 
 
 def test_a_distribution_that_does_not_offer_the_name_is_unknown_too(site):

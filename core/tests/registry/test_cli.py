@@ -152,7 +152,7 @@ def test_doctor_is_content_with_good_plugins_and_with_kernels_whose_library_is_m
     done = site.specdec("plugins", "doctor", "good", "op.reference", "op.fast", "goood")
     assert done.returncode == 0, done.stdout
     assert "not available" in done.stdout
-    assert "pip install library_that_is_missing" in done.stdout
+    assert "has the module 'library_that_is_missing'" in done.stdout
     done = site.specdec("plugins", "doctor", "op.own", "lost", "--json")
     assert (done.returncode, [each["state"] for each in json.loads(done.stdout)]) == (1, ["failed", "failed"])
 
@@ -220,7 +220,7 @@ def test_explain_takes_an_unpackaged_plugin(site, model, tmp_path):
     ("config", "words"),
     [
         ('{"method": }', ("line 1 column 12",)),
-        ('{"method": "nope"}', ("'nope'", "pip install specdec-plugin-nope")),
+        ('{"method": "nope"}', ("'nope'", "Installed proposers: ")),
         ('{"method": "alpha", "num_speculative_tokens": 9, "zoo": 1}', ("at most 4", "zoo: unknown key")),
         ("@nowhere.yaml", ("nowhere.yaml",)),
     ],

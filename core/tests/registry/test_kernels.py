@@ -114,3 +114,48 @@ def test_a_registry_offers_the_kernels_of_what_it_loaded(site):
         registry.kernels.get("op")
     registry.find("proposer", "alpha")
     assert registry.kernels.get("op")() == "reference"
+
+
+OTHER = """
+def plain(): return "plain"
+def cpp(): return "cpp"
+cpp.supports = lambda device: device == "cpu"
+def xpu(): return "xpu"
+xpu.supports = lambda device: device == "xpu"
+def low(): return "low"
+low.supports, low.priority = (lambda device: True), 10
+def bad(): return "bad"
+bad.supports = lambda device: 1 / 0
+"""
+
+
+def others(site, *backends):
+    points = {f"op.{backend}": f"ops_other:{backend}" for backend in backends}
+    site.dist("ops-other", {KERNELS: points}, {"ops_other.py": OTHER})
+    return Kernels(site.catalog(), ["ops-one", "ops-other"])
+
+
+def test_a_backend_of_another_name_is_chosen_where_it_runs(site, kernels):
+    found = others(site, "cpp", "xpu", "low")
+    expected = {"cpu": "cpp", "cuda": "triton", "xpu:1": "xpu", "mps": "low"}
+    assert {device: found.get("op", device)() for device in expected} == expected
+
+
+def test_a_backend_that_names_no_device_is_chosen_by_the_environment_alone(site, kernels, monkeypatch):
+    found = others(site, "plain")
+    assert found.backend("op", "cpu") == "numba"
+    monkeypatch.setenv("SPECDEC_KERNELS", "plain")
+    assert found.backend("op", "cpu") == "plain"
+
+
+def test_the_environment_comes_before_priorities(site, kernels, monkeypatch):
+    found = others(site, "cpp")
+    monkeypatch.setenv("SPECDEC_KERNELS", "numba")
+    assert found.backend("op", "cpu") == "numba"
+
+
+def test_a_backend_that_fails_when_asked_gives_way_and_is_logged_once(site, kernels, caplog):
+    found = others(site, "bad")
+    with caplog.at_level(logging.WARNING):
+        assert (found.backend("op", "cpu"), found.backend("op", "cuda")) == ("numba", "triton")
+    assert len(caplog.records) == 1 and "division by zero" in caplog.text

@@ -62,9 +62,9 @@ def test_an_import_that_fails_leaves_nothing_and_says_who_where_and_why(site, so
     assert registry.load(registry.catalog.find("proposer", "good")).name == "good"
 
 
-def test_a_missing_library_is_named_with_the_command_that_installs_it(site):
+def test_a_missing_module_is_named_and_no_distribution_of_that_name_advised(site):
     site.proposer("bad", "import module_that_is_missing.part")
-    with pytest.raises(ImportStageError, match="pip install module_that_is_missing"):
+    with pytest.raises(ImportStageError, match="the distribution that has the module 'module_that_is_missing'"):
         load(site, "bad")
 
 

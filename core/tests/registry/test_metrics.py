@@ -124,3 +124,10 @@ def test_vllms_counters_refuse_a_contradiction_and_add_nothing():
         with pytest.raises(ValueError, match="expected 0 <= accepted <= drafted <= num_spec_tokens"):
             stats.observe_draft(drafted, accepted)
     assert stats == SpecDecodingStats.new(3) == SpecDecodingStats.of(SpecMetrics(), 3)
+
+
+def test_rows_for_which_nothing_was_asked_are_not_empty():
+    metrics = SpecMetrics()
+    metrics.observe(StepStats(["a", "b"], [0, 0], [0, 0], [0, 0], [1, 1], asked=[True, False]))
+    metrics.add_row(0, 0, 0, 1, asked=False)
+    assert (metrics.steps, metrics.empty) == (3, 1)

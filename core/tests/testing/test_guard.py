@@ -40,9 +40,11 @@ def test_an_expected_failure_with_a_reason_may_replace_a_test():
     [
         lambda self: None,
         None,
-        pytest.mark.xfail()(lambda self: None),
-        pytest.mark.xfail(reason="  ")(lambda self: None),
-        pytest.mark.xfail(True, reason="conditional")(lambda self: None),
+        pytest.mark.xfail(strict=True)(lambda self: None),
+        pytest.mark.xfail(reason="  ", strict=True)(lambda self: None),
+        pytest.mark.xfail(True, reason="conditional", strict=True)(lambda self: None),
+        pytest.mark.xfail(reason="passing would go unseen")(lambda self: None),
+        pytest.mark.xfail(reason="passing would go unseen", strict=False)(lambda self: None),
         pytest.mark.skip(reason="slow")(lambda self: None),
     ],
 )

@@ -13,6 +13,7 @@ import typer
 
 from specdec.errors import RequestError
 from specdec.json_hints import quoting_hint
+from specdec.output import emit
 from specdec_engine.prompt_files import read_prompts
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ def generate(
     ] = None,
     max_model_len: Annotated[int | None, typer.Option(help="The most tokens of prompt and output together.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model, if it needs some.")
+    ] = False,
     plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print text as it comes.")] = False,
     compare: Annotated[
@@ -95,6 +99,7 @@ def generate(
         max_model_len=max_model_len,
         decode_width=decode_width,
         revision=revision,
+        trust_remote_code=trust_remote_code,
         plugins=_plugins(plugin),
     ) as llm:
         inputs = llm.chat_prompts([[{"role": "user", "content": text}] for text in texts]) if chat else list(texts)
@@ -207,7 +212,7 @@ def _print(
             data["prompt_logprobs"] = [None if entry is None else _plain(entry) for entry in output.prompt_logprobs]
         if verdict is not None:
             data["compare"] = verdict
-        print(json.dumps(data))
+        emit(json.dumps(data))
         return
     if not streamed:
         print(f"> {text}\n{answer.text}")

@@ -10,6 +10,7 @@ import torch
 
 from specdec.draft import BatchView, Draft, FinishReason, Rows
 from specdec.errors import ContractError
+from specdec.handed import OnlyErrors
 from specdec.noise import Noise, request_key
 from specdec.protocols import MeasuresMemory, Proposer
 from specdec.traits import MethodTraits
@@ -63,6 +64,11 @@ class Drafting:
         self._warned = False
         self.failed: str | None = None  # the last error of this step
         self.failures = 0
+        self._asked: set[int] = set()  # by `id`, the requests of this step that were to get drafts
+
+    def asked(self, request: Request) -> bool:
+        """Say whether the proposer was to draft for a request in this step."""
+        return id(request) in self._asked
 
     @property
     def wants_rows(self) -> bool:
@@ -78,6 +84,7 @@ class Drafting:
     def draft(self, running: Sequence[Request], ready: Sequence[Request]) -> Draft:
         """Return one draft row per request in `ready`; rows are empty where nothing was drafted."""
         self.failed = None
+        self._asked = set()
         if self._limits.scheduled(len(running)) == 0:
             for request in running:
                 self._switch_off(request)
@@ -87,6 +94,7 @@ class Drafting:
                 request.pending.clear()  # nobody will take these rows, and each holds the states of its whole step
         active = [request for request in ready if not request.retired]
         k = dict(zip(map(id, active), self._limits.rows(active, len(running)), strict=True))
+        self._asked = {request for request, most in k.items() if most}
         batch = [r for r in running if not r.retired and self._takes_part(r, k.get(id(r), 0)) and self._started(r)]
         if not batch:
             return Draft.empty(len(ready))
@@ -115,7 +123,8 @@ class Drafting:
         if request.started:
             return True
         try:
-            self._proposer.start(request)
+            with self._guard("start"):
+                self._proposer.start(request.view)
         except Exception as error:
             self._contain(error, "start")
             return False
@@ -124,7 +133,7 @@ class Drafting:
 
     def _propose(self, batch: list[Request], max_draft: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Draft | None:
         view = BatchView(
-            requests=batch,
+            requests=[r.view for r in batch],
             run_len=np.array([r.run_len for r in batch], np.int32),
             newest_known=np.array([r.newest_known for r in batch], np.bool_),
             max_draft=max_draft,
@@ -132,11 +141,13 @@ class Drafting:
             rows=None if self._traits.rows == "none" else self._rows(batch),
         )
         try:
-            draft: object = self._proposer.propose(view)
+            with self._guard("propose"):
+                draft: object = self._proposer.propose(view)
             if not isinstance(draft, Draft):
                 message = f"propose returned {type(draft).__name__}, not a Draft"
                 raise ContractError(message)
-            draft = draft.to_host()
+            with self._guard("propose"):
+                draft = draft.to_host()
             draft.check(max_draft, self._vocab_size, self._traits)
         except Exception as error:
             self._contain(error, "propose")
@@ -203,7 +214,8 @@ class Drafting:
             return
         request.started = False
         try:
-            self._proposer.finish(request, reason)
+            with self._guard("finish"):
+                self._proposer.finish(request.view, reason)
         except Exception as error:
             self._contain(error, "finish")
 
@@ -212,7 +224,8 @@ class Drafting:
         if not isinstance(self._proposer, MeasuresMemory):
             return None
         try:
-            return int(self._proposer.memory_bytes())
+            with self._guard("memory_bytes"):
+                return int(self._proposer.memory_bytes())
         except Exception as error:
             self._contain(error, "memory_bytes")
             return None
@@ -221,9 +234,13 @@ class Drafting:
         """Close the proposer and let it go, with its weights."""
         proposer, self._proposer = self._proposer, _Closed()
         try:
-            proposer.close()
+            with self._guard("close"):
+                proposer.close()
         except Exception as error:
             self._contain(error, "close")
+
+    def _guard(self, call: str) -> OnlyErrors:
+        return OnlyErrors(f"method {self._method!r}", call)
 
     def _contain(self, error: Exception, call: str) -> None:
         if self._strict:

@@ -53,7 +53,7 @@ class DraftLimits:
         else:
             limits = [max(0, min(k, room)) for k, room in zip(asked, rooms, strict=True)]
         if self._controller is not None and requests:
-            wished = list(self._controller.limit(list(requests), list(limits)))
+            wished = self._controller.limit([request.view for request in requests], limits)
             limits = [max(0, min(limit, wish)) for limit, wish in zip(limits, wished, strict=True)]
         return limits if self._step_tokens is None else share(limits, self._step_tokens)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import logging
@@ -76,6 +77,8 @@ class LLM(VllmMethods):
     tokenizer_revision   branch, tag or commit of the tokenizer's hub id; None: `revision` for the model's own
     skip_tokenizer_init  load no tokenizer: prompts are ids, and outputs have no text
     chat_template        the template of `chat`, as text or as a file; None: the tokenizer's own
+    trust_remote_code    run code that comes with the model or its tokenizer; False: refused by name if it needs any. A
+                         draft model has a key of its own for this in `speculative_config`
     disable_log_stats    say nothing; else the logger `specdec_engine` gets two lines (INFO) for ten seconds of work
 
     Other arguments of vLLM's `LLM` are honoured, accepted where they are already the default here, or refused with the
@@ -108,6 +111,7 @@ class LLM(VllmMethods):
         tokenizer_revision: str | None = None,
         skip_tokenizer_init: bool = False,
         chat_template: str | PathLike[str] | None = None,
+        trust_remote_code: bool = False,
         **others: Any,
     ) -> None:
         """Load everything and check it."""
@@ -137,7 +141,8 @@ class LLM(VllmMethods):
             strict=strict,
             hf_model=hf_model,
             revision=revision,
-            tokenizer=Wanted(tokenizer, tokenizer_mode, tokenizer_revision, skip=skip_tokenizer_init),
+            tokenizer=Wanted(tokenizer, tokenizer_mode, tokenizer_revision, skip_tokenizer_init, trust_remote_code),
+            trust_remote_code=trust_remote_code,
         )
         self._registry, self._target, self._resolved = session.registry, session.target, session.resolved
         self.tokenizer = session.target.tokenizer
@@ -387,7 +392,7 @@ class LLM(VllmMethods):
     def _observe(self, stats: StepStats) -> None:
         self._metrics.observe(stats)
         if self._controller is not None:
-            self._controller.observe(stats)
+            self._controller.observe(copy.deepcopy(stats))
         if self._observed:
             self._registry.broadcast("specdec_step_finished", step=stats)
 

@@ -34,7 +34,7 @@ COUNTERS: Final = (
     ("vllm:spec_decode_num_draft_tokens", "drafted", "Draft tokens verified."),
     ("vllm:spec_decode_num_accepted_tokens", "accepted", "Draft tokens accepted, before stop rules."),
     ("specdec:spec_decode_num_steps", "steps", "Rows of a target forward that could have speculated."),
-    ("specdec:spec_decode_num_empty", "empty", "Those of them for which the proposer had nothing."),
+    ("specdec:spec_decode_num_empty", "empty", "Those of them for which the proposer was asked and had nothing."),
     ("specdec:spec_decode_num_proposed_tokens", "proposed", "Draft tokens that came from the proposer."),
     ("specdec:spec_decode_num_cut_tokens", "cut", "Proposed tokens that were not verified."),
     ("specdec:spec_decode_num_emitted_tokens", "emitted", "Tokens gained by all rows, after stop rules."),

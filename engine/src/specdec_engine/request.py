@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from specdec.draft import IntArray
+from specdec.handed import HandedRequest, KnownIds
 from specdec.metrics import SpecMetrics
 from specdec.nn.arena import Segment
 from specdec.nn.trees import depths
@@ -33,7 +35,7 @@ class PendingRows:
 
 
 class Request:
-    """One sample of a prompt; it is the `RequestView` that proposers see.
+    """One sample of a prompt; `view` is the `RequestView` that proposers see.
 
     `run_len` positions have been run by the target and kept. After the prompt, exactly one known id (the newest) has
     not been run, unless the request comes back from a preemption.
@@ -49,7 +51,7 @@ class Request:
         arrival: int,
         tokenizer: Any = None,
     ) -> None:
-        """Copy the prompt into a buffer that grows by doubling. Without a tokenizer the request has no text."""
+        """Copy the prompt. Without a tokenizer the request has no text."""
         self.id = request_id
         self.seq_index = seq_index
         self.prompt_len = len(prompt)
@@ -76,34 +78,31 @@ class Request:
         self.retired = False  # no speculation until the request ends
         self.next_row = 0  # the position after the last row delivered to the proposer
         self.pending: list[PendingRows] = []
-        self._buffer = np.empty(max(64, 2 * self.prompt_len), np.int32)
-        self._buffer[: self.prompt_len] = prompt
-        self._length = self.prompt_len
-        self._view = self._make_view()
+        self._ids = KnownIds(prompt)
 
     def __len__(self) -> int:
         """Return the number of known ids."""
-        return self._length
+        return len(self._ids)
 
-    def _make_view(self) -> IntArray:
-        view = self._buffer[: self._length]
-        view.flags.writeable = False
-        return view
+    @cached_property
+    def view(self) -> HandedRequest:
+        """What plugins see of the request, one object for its whole life; made when all of that is known."""
+        return HandedRequest(self.id, self.seq_index, self.prompt_len, self._ids, self.sampling_params, self.extra)
 
     @property
     def tokens(self) -> IntArray:
         """All known ids, read-only."""
-        return self._view
+        return self._ids.view
 
     @property
     def output_len(self) -> int:
         """Number of ids emitted so far."""
-        return self._length - self.prompt_len
+        return len(self._ids) - self.prompt_len
 
     @property
     def output_ids(self) -> list[int]:
         """Ids emitted so far."""
-        ids: list[int] = self._buffer[self.prompt_len : self._length].tolist()
+        ids: list[int] = self.tokens[self.prompt_len :].tolist()
         return ids
 
     @property
@@ -114,7 +113,7 @@ class Request:
     @property
     def newest_known(self) -> bool:
         """Whether all known ids but the newest, sampled one have been run."""
-        return self.run_len == self._length - 1 and self._length > self.prompt_len
+        return self.run_len == len(self) - 1 and len(self) > self.prompt_len
 
     @property
     def finished(self) -> bool:
@@ -123,14 +122,7 @@ class Request:
 
     def append(self, ids: IntArray) -> None:
         """Add emitted ids."""
-        end = self._length + len(ids)
-        if end > len(self._buffer):
-            grown = np.empty(max(end, 2 * len(self._buffer)), np.int32)
-            grown[: self._length] = self._buffer[: self._length]
-            self._buffer = grown
-        self._buffer[self._length : end] = ids
-        self._length = end
-        self._view = self._make_view()
+        self._ids.append(ids)
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +131,7 @@ class Work:
 
     prompt     a piece of the prompt (or, after a preemption, of ids to be run again); False for decode rows
     num_draft  how many of the ids, at the end, are drafts
-    proposed   how many drafts came from the proposer, before some were cut
+    proposed   how many drafts came from the proposer, before some were cut; `asked`: whether it was to draft any
     wants      how many rows at the end need logits: 0 inside a prompt, else 1 + num_draft
     parents    [num_draft] int32 where the drafts are the nodes of a tree, as in `Draft.parents`; None for a chain.
                The ids are then the newest one and the nodes
@@ -153,6 +145,7 @@ class Work:
     num_draft: int = 0
     wants: int = 0
     proposed: int = 0
+    asked: bool = False
     parents: IntArray | None = None
     ancestors: npt.NDArray[np.int64] | None = None
 

@@ -29,6 +29,7 @@ from specdec.nn.hf.tokenizers import load_named_tokenizer, load_tokenizer
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve, swap_target
 from specdec.sources import DraftSource, TargetInfo
+from specdec_engine.contained import ContainedController, ContainedVerifier
 from specdec_engine.kv_plan import draft_bytes, plan, replan
 from specdec_engine.target import Target
 
@@ -100,23 +101,29 @@ class Wanted:
     mode: str = "auto"
     revision: str | None = None
     skip: bool = False
+    runs_code: bool = False
 
     def load(self, source: ModelSource | None) -> Any | None:
         """Return the tokenizer, None if there is none. Raises TargetError for one that cannot be read."""
         if self.skip:
             return None
         if isinstance(self.given, (str, PathLike)):
-            return load_named_tokenizer(fspath(self.given), self.revision, self.mode)
+            return load_named_tokenizer(fspath(self.given), self.revision, self.mode, runs_code=self.runs_code)
         if self.given is not None or source is None:
             return self.given
         if self.revision is not None:
-            source = replace(ModelSource.of(source.name, self.revision), patch=source.patch)
+            source = replace(ModelSource.of(source.name, self.revision, self.runs_code), patch=source.patch)
         return load_tokenizer(source, self.mode)
 
 
-def read_config(model: str | None, revision: str | None, hf_model: nn.Module | None) -> tuple[ModelSource | None, Any]:
-    """Return where the model is and its transformers configuration, without loading weights."""
-    source = None if model is None else ModelSource.of(model, revision)
+def read_config(
+    model: str | None, revision: str | None, hf_model: nn.Module | None, runs_code: bool = False
+) -> tuple[ModelSource | None, Any]:
+    """Return where the model is and its transformers configuration, without loading weights.
+
+    `runs_code` allows the code that comes with the model, with every reading of it. Raises TargetError.
+    """
+    source = None if model is None else ModelSource.of(model, revision, runs_code)
     if source is None and revision is not None:
         message = f"revision={revision!r} is of a hub id, and no model was named; leave it out"
         raise TargetError(message)
@@ -158,15 +165,19 @@ def open_session(
     hf_model: nn.Module | None,
     revision: str | None,
     tokenizer: Wanted,
+    trust_remote_code: bool = False,
 ) -> Session:
     """Build everything; on any error nothing is left behind."""
     if plugins is not None and not isinstance(plugins, Mapping):
         message = f"plugins={plugins!r}: expected a mapping from names to modules, objects or paths"
         raise ConfigError(message)
+    if trust_remote_code not in (True, False):
+        message = f"trust_remote_code={trust_remote_code!r}: expected True or False"
+        raise TargetError(message)
     dtype = resolve_dtype(dtype)
     registry = Registry(Catalog.discover().with_local(plugins), strict=strict)
     try:
-        source, hf_config = read_config(model, revision, hf_model)
+        source, hf_config = read_config(model, revision, hf_model, trust_remote_code)
     except TargetError:
         source = _loaded_as(model, revision, speculative_config, registry)
         swapped = _swapped(model, speculative_config, registry) if source is None else None
@@ -174,23 +185,26 @@ def open_session(
             hf_config = load_config(source)
         elif swapped is not None:
             model, speculative_config = swapped
-            source, hf_config = read_config(model, None, hf_model)
+            source, hf_config = read_config(model, None, hf_model, trust_remote_code)
         else:
             raise
     info = replace(target_info(model, hf_config, limits), revision=None if source is None else source.revision)
     resolved = None if speculative_config is None else resolve(speculative_config, info, registry)
     with contextlib.ExitStack() as undo:
+        loaded_tokenizer = tokenizer.load(source)  # before the weights: what is wrong with it is said at once
         if hf_model is None:
             assert source is not None  # read_config has raised
             hf_model = load_model(source, dtype, device)
-        target = _target(hf_model, info, limits, registry.kernels, tokenizer.load(source))
+        target = _target(hf_model, info, limits, registry.kernels, loaded_tokenizer)
         undo.callback(target.close)
         bytes_per_token = probe(target.flat)
         target.set_budget(_planned(limits, target, resolved, bytes_per_token, registry.kernels))
         proposer = verifier = controller = None
         if resolved is not None:
             target.tap(hidden=resolved.traits.hidden, aux_layers=resolved.traits.aux_layers)
-            verifier, controller = make_verifier(resolved, registry), make_controller(resolved, registry)
+            verifier = ContainedVerifier(make_verifier(resolved, registry), resolved.verifier)
+            made = make_controller(resolved, registry)
+            controller = made and ContainedController(made, resolved.controller or "", strict=strict)
             proposer = make_proposer(resolved, target, registry)
             if resolved.draft is not None and limits.kv_cache_tokens is None:
                 target.set_budget(replan(target.kv_cache_tokens, bytes_per_token, target.device))

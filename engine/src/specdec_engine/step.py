@@ -94,6 +94,7 @@ class Stepper:
         works, draft = self._scheduler.plan(ready, cut(draft, rules, exact=self._exact))
         for work in works:
             work.proposed = proposed.get(id(work.request), 0)
+            work.asked = self._drafting is not None and self._drafting.asked(work.request)
         return works, draft
 
     def _decide(
@@ -192,7 +193,7 @@ class Stepper:
         if request.pipeline is not None:
             request.pipeline.commit(emitted[:kept].tolist())
         if not work.prompt:
-            request.metrics.add_row(work.proposed, work.num_draft, accepted, kept, work.draft_depth)
+            request.metrics.add_row(work.proposed, work.num_draft, accepted, kept, work.draft_depth, asked=work.asked)
         if reason is not None:
             self.end(request, reason, stop_reason)
         return kept
@@ -226,6 +227,7 @@ class Stepper:
                 accepted=[int(verdict.accepted[i]) for i in decode],
                 emitted=[gained[i][1] for i in decode],
                 depths=[drawing[i].draft_depth for i in decode],
+                asked=[drawing[i].asked for i in decode],
                 failed=self._drafting.failed,
                 rows=rows,
                 seconds=dict(zip(names, np.diff(clock).tolist(), strict=True)),

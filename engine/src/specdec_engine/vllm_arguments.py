@@ -58,6 +58,9 @@ _HONOURED: Final[dict[str, Argument]] = {
     ),
     "skip_tokenizer_init": Honoured("no tokenizer is loaded: prompts are ids, and outputs have no text"),
     "chat_template": Honoured("the template of `chat`, as text or as a file; left out: the tokenizer's own"),
+    "trust_remote_code": Honoured(
+        "code that comes with the model or its tokenizer may run; a draft model has its own key"
+    ),
     "revision": Honoured("branch, tag or commit of a hub id"),
     "dtype": Honoured("`auto`: the checkpoint's own"),
     "seed": Honoured("of unseeded requests, together with their arrival number; `None` is 0"),
@@ -196,7 +199,6 @@ _LOADING: Final = (
     | _refused("the cache of the hub library is used", "set the environment variable HF_HOME", download_dir=None)
     | _refused("the token of the hub library is used", "set the environment variable HF_TOKEN", hf_token=(None, True))
     | _refused("code of a checkpoint has the checkpoint's own revision", code_revision=None)
-    | _refused("no code that comes with a checkpoint is run", trust_remote_code=False)
     | _refused(
         "parameters that are left out have the defaults of SamplingParams, not those of the checkpoint",
         "pass SamplingParams",

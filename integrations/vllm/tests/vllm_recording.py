@@ -44,7 +44,7 @@ class Recording(Proposer):
             original = getattr(proposer, call)
 
             def noting(request, *rest, call=call, original=original):
-                told.append((call, request.id, *rest, len(request)))
+                told.append((call, request.id, *rest, len(request.tokens)))
                 return original(request, *rest)
 
             setattr(proposer, call, noting)

@@ -159,18 +159,17 @@ class Host:
         """Call the proposer with every row that has not been delivered."""
         spans = [range(life.delivered, life.run_len) for life in lives]
         owner = [i for i, span in enumerate(spans) for _ in span]
+        hidden, aux = self.traits.hidden, bool(self.traits.aux_layers)
         rows = Rows(
             request=np.array(owner, np.int32),
             positions=np.array([p for span in spans for p in span], np.int32),
             tokens=np.array(
                 [life.view.tokens[p + 1] for life, span in zip(lives, spans, strict=True) for p in span], np.int32
             ),
-            hidden=torch.cat([life.hidden[list(span)] for life, span in zip(lives, spans, strict=True)]),
-            aux=torch.cat([life.aux[list(span)] for life, span in zip(lives, spans, strict=True)]),
+            hidden=_states([life.hidden[list(span)] for life, span in zip(lives, spans, strict=True)], hidden),
+            aux=_states([life.aux[list(span)] for life, span in zip(lives, spans, strict=True)], aux),
             gap=np.array([span.start > _next_position(life) for life, span in zip(lives, spans, strict=True)]),
         )
-        rows.hidden = rows.hidden if self.traits.hidden else None
-        rows.aux = rows.aux if self.traits.aux_layers else None
         for life, span in zip(lives, spans, strict=True):
             life.rows += [Row(int(life.view.tokens[p + 1]), life.state(p), p) for p in span]
             life.delivered = life.run_len
@@ -275,3 +274,7 @@ def _error(kept: Sequence[Tensor], trees: Sequence[Tree]) -> float:
         assert got.shape == wanted.shape
         worst = max(worst, float((got - wanted).abs().max() / wanted.abs().max()))
     return worst
+
+
+def _states(parts: list[torch.Tensor], wanted: bool) -> torch.Tensor | None:
+    return torch.cat(parts) if wanted else None

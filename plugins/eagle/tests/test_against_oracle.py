@@ -15,6 +15,8 @@ from oracle_head import inverse_frequencies
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from specdec.testing.fakes import FakeRequest
+
 CLEAR = 1e-3  # the least gap between the best and the next logit; float32 is off by far less
 
 
@@ -58,7 +60,7 @@ def test_ids_beyond_the_embedding_stand_for_its_last_row_96(tmp_path: Path) -> N
     for life in host.waiting:
         tokens = life.view.tokens.copy()
         tokens[1::3] = 10**6
-        life.view.tokens = tokens
+        life.view = FakeRequest(life.view.id, tokens)
     found = agreement(host, lambda life, limit: oracle.chain(head, life.rows, limit))
     assert any(row.token >= VOCAB for life in host.lives for row in life.rows)
     assert min(found.drafted.values()) > 10

@@ -222,7 +222,9 @@ def standard_verifier() -> Verifier:
 def test_a_request_at_temperature_zero_beside_others_gets_the_likeliest_and_no_law() -> None:
     logits = torch.tensor([0.2, 0.3, 0.1])
     drafts = many(1.0, 50)
-    drafts.batch.requests = [FakeRequest("any", [3], temperature=float(i % 2)) for i in range(50)]
+    drafts.batch = replace(
+        drafts.batch, requests=[FakeRequest("any", [3], temperature=float(i % 2)) for i in range(50)]
+    )
     drafts.limits[:] = 1
     draft = ChainPlan(DraftSampler("probabilistic", race_reference, 3))(drafts, FlatHead(logits), None)  # type: ignore[arg-type]
     assert draft.q_row is not None

@@ -60,7 +60,7 @@ def exponential_of_word(word: Tensor) -> Tensor:
 
 def _row_noise(noise: Noise, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Return keys, positions and sequence indices, [R] int64 each."""
-    keys = torch.from_numpy(np.ascontiguousarray(noise.keys, np.uint64).view(np.int64))
+    keys = torch.from_numpy(np.array(noise.keys, np.uint64).view(np.int64))  # a copy: torch takes no read-only array
     positions = torch.from_numpy(np.asarray(noise.positions, np.int64))
     seq_index = torch.from_numpy(np.asarray(noise.seq_index, np.int64))
     return keys.to(device), (positions & MASK32).to(device), (seq_index & MASK32).to(device)

@@ -122,7 +122,7 @@ class Driver:
     def _advance(self, life: _Life) -> None:
         """Run a prompt chunk, or verify the last drafts: accept some and emit one id more."""
         if not life.started and not life.retired:
-            self.proposer.start(life.view)
+            self.proposer.start(life.view.view)
             life.started = True
         known = len(life.view.tokens)
         if life.run_len < known - (known > life.view.prompt_len):
@@ -150,11 +150,11 @@ class Driver:
         room = self.target.info.max_model_len - len(life.view.tokens)
         if life.step >= script.steps or room < 2:
             if life.started:
-                self.proposer.finish(life.view, script.reason)
+                self.proposer.finish(life.view.view, script.reason)
             return True
         if script.preempt is not None and life.step == script.preempt and life.run_len == len(life.view.tokens) - 1:
             if life.started:
-                self.proposer.finish(life.view, "preempted")
+                self.proposer.finish(life.view.view, "preempted")
             life.started, life.run_len, life.first_row, life.delivered, life.last = False, 0, script.skip, 0, []
             life.script = Script(**{**script.__dict__, "preempt": None})
             self._advance(life)
@@ -169,7 +169,7 @@ class Driver:
                 life.first_row = life.run_len
             if self.traits.when_off == "retire" and life.started:
                 life.retired, life.started = True, False
-                self.proposer.finish(life.view, "aborted")
+                self.proposer.finish(life.view.view, "aborted")
         return not off and not life.retired
 
     def _newest_known(self, life: _Life) -> bool:
@@ -181,7 +181,7 @@ class Driver:
             return
         lives = [lives[i] for i in self._shuffle.permutation(len(lives))]
         batch = BatchView(
-            requests=[life.view for life in lives],
+            requests=[life.view.view for life in lives],
             run_len=np.asarray([life.run_len for life in lives], np.int32),
             newest_known=np.asarray([self._newest_known(life) for life in lives], np.bool_),
             max_draft=np.asarray([self._limit(life) for life in lives], np.int32),

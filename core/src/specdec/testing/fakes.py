@@ -12,11 +12,15 @@ import transformers
 from torch import Tensor
 
 from specdec.draft import IntArray
+from specdec.handed import HandedRequest, KnownIds
 from specdec.sources import TargetInfo
 
 
 class FakeRequest:
-    """A `RequestView` that its owner can lengthen; `tokens` is a new read-only array after each `extend`."""
+    """A `RequestView` that its owner can lengthen; `tokens` is a new read-only array after each `extend`.
+
+    `view` is the same request as a host hands it to plugins, which can write nothing into it.
+    """
 
     def __init__(
         self,
@@ -33,17 +37,18 @@ class FakeRequest:
         self.seq_index = seq_index
         self.sampling_params = SimpleNamespace(temperature=temperature, seed=seed, n=1, max_tokens=None)
         self.extra = extra
-        self.tokens: IntArray = _frozen(np.fromiter(prompt, np.int32))
-        self.prompt_len = len(self.tokens)
+        self._ids = KnownIds(np.fromiter(prompt, np.int32))
+        self.prompt_len = len(self._ids)
+        self.view = HandedRequest(name, seq_index, self.prompt_len, self._ids, self.sampling_params, extra)
+
+    @property
+    def tokens(self) -> IntArray:
+        """All known ids."""
+        return self._ids.view
 
     def extend(self, ids: Iterable[int]) -> None:
         """Add emitted ids."""
-        self.tokens = _frozen(np.concatenate([self.tokens, np.fromiter(ids, np.int32)]))
-
-
-def _frozen(array: IntArray) -> IntArray:
-    array.flags.writeable = False
-    return array
+        self._ids.append(np.fromiter(ids, np.int32))
 
 
 class FakeTarget:

@@ -11,8 +11,9 @@ class Contract:
     """Base of test classes whose `test_*` methods are promises.
 
     `class MyContract(Contract, promises=True)` states promises. In a class below it, a promised test may only be
-    redefined with `@pytest.mark.xfail(reason="...")`, whether in its own body or by way of a mixin, and the class may
-    not skip its tests. Anything else raises TypeError when the class is made. Further tests may be added freely.
+    redefined with `@pytest.mark.xfail(reason="...", strict=True)`, in its own body or by way of a mixin, and the class
+    may not skip its tests. Strict, for otherwise a test that passes, or one that fails for another cause, goes unseen.
+    Anything else raises TypeError when the class is made. Further tests may be added freely.
     """
 
     promised: ClassVar[dict[str, Any]] = {}
@@ -26,7 +27,7 @@ class Contract:
             if found is not test and not _expected_failure(found):
                 message = (
                     f"{cls.__qualname__}.{name} replaces a test of the contract; only "
-                    f'@pytest.mark.xfail(reason="...") with a reason may do so'
+                    f'@pytest.mark.xfail(reason="...", strict=True) with a reason may do so'
                 )
                 raise TypeError(message)
         if any(mark.name in ("skip", "skipif", "xfail") for mark in _marks(vars(cls).get("pytestmark", ()))):
@@ -49,9 +50,9 @@ def _promised_by(base: type) -> dict[str, Any]:
 
 
 def _expected_failure(test: Any) -> str:
-    """Return the reason of a test's unconditional xfail, "" if it has none."""
+    """Return the reason of a test's unconditional, strict xfail, "" if it has none."""
     for mark in _marks(getattr(test, "pytestmark", ())):
-        if mark.name == "xfail" and not mark.args:
+        if mark.name == "xfail" and not mark.args and mark.kwargs.get("strict") is True:
             return str(mark.kwargs.get("reason", "")).strip()
     return ""
 

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from specdec.draft import BatchView, Draft, FinishReason, IntArray
-from specdec.errors import ContractError
 from specdec.protocols import Proposer
 from specdec.traits import MethodTraits
 from specdec_vllm.bridge_laws import probabilities
@@ -124,11 +123,11 @@ class StateDrafting(Drafting):
         span = Span(0, 0, 1, sampled=True)
         limits = np.array(self._limits.rows([request], 1), np.int32)
         with torch.inference_mode():
-            self._proposer.start(request)
+            self._proposer.start(request.view)
             try:
-                self._ask(self._view(step, {request: span}, limits))
+                self._ask(self._view(step, {request: span}, limits), limits)
             finally:
-                self._proposer.finish(request, "aborted")
+                self._proposer.finish(request.view, "aborted")
 
     def _takes_part(self, span: Span) -> bool:
         return span.sampled or self._traits.rows != "none"
@@ -157,8 +156,8 @@ class StateDrafting(Drafting):
 
     def _call(self, step: Step, shown: dict[SeenRequest, Span], max_draft: IntArray) -> Draft | None:
         try:
-            draft = self._ask(self._view(step, shown, max_draft))
-        except (Exception, SystemExit) as error:
+            draft = self._ask(self._view(step, shown, max_draft), max_draft)
+        except Exception as error:
             self._guard.failed("propose", error)
             for request in shown:
                 self.finish(request, "failed")
@@ -177,22 +176,13 @@ class StateDrafting(Drafting):
         requests, kept = list(shown), list(shown.values())
         gap = np.array([span.start > self._next.get(r, 0) for r, span in shown.items()], np.bool_)
         return BatchView(
-            requests=requests,
+            requests=[request.view for request in requests],
             run_len=np.array([span.end for span in kept], np.int32),
             newest_known=np.array([span.sampled for span in kept], np.bool_),
             max_draft=max_draft,
             noise=self._noise(requests, np.array([len(request) for request in requests], np.int32)),
             rows=None if self._traits.rows == "none" else rows_of(step, self._traits, requests, kept, gap),
         )
-
-    def _ask(self, view: BatchView) -> Draft:
-        draft: object = self._proposer.propose(view)
-        if not isinstance(draft, Draft):
-            message = f"propose returned {type(draft).__name__}, not a Draft"
-            raise ContractError(message)
-        draft = draft.to_host()
-        draft.check(view.max_draft, self._vocab_size, self._traits)
-        return draft
 
 
 class _Greedy:

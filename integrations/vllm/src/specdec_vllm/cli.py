@@ -11,6 +11,7 @@ import typer
 
 from specdec.config import ResolvedConfig, SpeculativeConfig
 from specdec.errors import ConfigError, RequestError
+from specdec.output import emit
 from specdec.sources import TargetInfo
 from specdec_vllm.routes import Route, choose
 from specdec_vllm.settings import KEY, K, settle
@@ -53,7 +54,7 @@ def route(
     keys = for_vllm(found, settled.resolved, given)
     if as_json:
         data = {"method": settled.resolved.method, "route": found.name, "reason": found.reason, "keys": keys}
-        print(json.dumps(data, indent=1))
+        emit(json.dumps(data, indent=1))
     else:
         _print(settled.resolved.method, found, keys)
 

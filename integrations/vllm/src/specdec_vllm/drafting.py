@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from specdec.draft import BatchView, Draft, FinishReason
+from specdec.draft import BatchView, Draft, FinishReason, IntArray
 from specdec.errors import ContractError
 from specdec.noise import Noise, request_key
 from specdec.protocols import Proposer
@@ -49,15 +49,17 @@ class Drafting:
             return
         request.started = False
         try:
-            self._proposer.finish(request, reason)
-        except (Exception, SystemExit) as error:
+            with self._guard.call("finish"):
+                self._proposer.finish(request.view, reason)
+        except Exception as error:
             self._guard.failed("finish", error)
 
     def close(self) -> None:
         """Close the proposer."""
         try:
-            self._proposer.close()
-        except (Exception, SystemExit) as error:
+            with self._guard.call("close"):
+                self._proposer.close()
+        except Exception as error:
             self._guard.failed("close", error)
 
     def _switch_off(self, requests: Sequence[SeenRequest]) -> None:
@@ -69,8 +71,9 @@ class Drafting:
     def _started(self, request: SeenRequest) -> bool:
         if not request.started:
             try:
-                self._proposer.start(request)
-            except (Exception, SystemExit) as error:
+                with self._guard.call("start"):
+                    self._proposer.start(request.view)
+            except Exception as error:
                 self._guard.failed("start", error)
                 return False
             request.started = True
@@ -80,20 +83,15 @@ class Drafting:
         max_draft = np.array(limits, np.int32)
         lengths = np.array([len(request) for request in batch], np.int32)
         view = BatchView(
-            requests=batch,
+            requests=[request.view for request in batch],
             run_len=lengths - 1,
             newest_known=np.ones(len(batch), np.bool_),
             max_draft=max_draft,
             noise=self._noise(batch, lengths),
         )
         try:
-            draft: object = self._proposer.propose(view)
-            if not isinstance(draft, Draft):
-                message = f"propose returned {type(draft).__name__}, not a Draft"
-                raise ContractError(message)
-            draft = draft.to_host()
-            draft.check(max_draft, self._vocab_size, self._traits)
-        except (Exception, SystemExit) as error:
+            draft = self._ask(view, max_draft)
+        except Exception as error:
             self._guard.failed("propose", error)
             for request in batch:
                 self.finish(request, "failed")
@@ -102,6 +100,17 @@ class Drafting:
         ends = np.cumsum(draft.lengths or (), dtype=np.int64)
         rows = np.split(draft.tokens, ends[:-1])
         return {request: row.tolist() for request, row in zip(batch, rows, strict=True)}
+
+    def _ask(self, view: BatchView, max_draft: IntArray) -> Draft:
+        """Return what is drafted for a view, checked against the host's own figures; raises what is wrong with it."""
+        with self._guard.call("propose"):
+            draft: object = self._proposer.propose(view)
+            if not isinstance(draft, Draft):
+                message = f"propose returned {type(draft).__name__}, not a Draft"
+                raise ContractError(message)
+            draft = draft.to_host()
+        draft.check(max_draft, self._vocab_size, self._traits)
+        return draft
 
     def _noise(self, batch: Sequence[SeenRequest], lengths: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Noise:
         """Return noise for drawing drafts, fresh in every step where a method draws independently of the target."""

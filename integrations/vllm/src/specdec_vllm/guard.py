@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from specdec.handed import OnlyErrors
+
 # A child of vLLM's logger has its handlers and format without importing it.
 logger: Final = logging.getLogger("vllm.specdec")
 
@@ -29,6 +31,10 @@ class Guard:
     def is_off(self) -> bool:
         """Say whether the method is not to be called any more."""
         return self.off is not None
+
+    def call(self, call: str) -> OnlyErrors:
+        """Return the context of one call of the method's object: nothing but an error comes out of it."""
+        return OnlyErrors(f"method {self._method!r}", call)
 
     def failed(self, call: str, error: BaseException) -> None:
         """Count a failure; the first one is logged with its traceback, and so is the one that is too many."""

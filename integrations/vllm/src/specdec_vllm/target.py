@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -34,7 +35,9 @@ class TokenTarget:
         """The tokenizer that vLLM was told to use, as transformers reads it; None if there is none."""
         from specdec.nn.hf.tokenizers import load_tokenizer, tokenizer_source
 
-        return load_tokenizer(tokenizer_source(self._model.tokenizer, self._model.tokenizer_revision))
+        allowed = bool(getattr(self._model, "trust_remote_code", False))  # what vLLM's own tokenizer was allowed
+        source = tokenizer_source(self._model.tokenizer, self._model.tokenizer_revision)
+        return load_tokenizer(replace(source, runs_code=allowed))
 
     @property
     def kv_cache_tokens(self) -> int:

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from specdec.draft import IntArray
+from specdec.handed import HandedRequest, KnownIds
 
 TAIL: Final = 64  # ids that are compared where a row is expected to be what it was
 PATIENCE: Final = 64  # steps after which a request that is in no row counts as done
 
 
 class SeenRequest:
-    """One request; it is the `RequestView` that proposers see.
+    """One request; `view` is the `RequestView` that proposers see.
 
     max_draft  its own limit of drafts a step, None for none, 0 for a request that wants no speculation
     started    the proposer knows it
@@ -39,40 +41,34 @@ class SeenRequest:
         self.max_draft: int | None = None
         self.started = False
         self.retired = False
-        self._buffer: IntArray = np.empty(max(64, 2 * len(tokens)), np.int32)
-        self._length = 0
-        self._view = self._buffer[:0]
-        self.append(tokens)
+        self._ids: Final = KnownIds(tokens)
 
     def __len__(self) -> int:
         """Return the number of known ids."""
-        return self._length
+        return len(self._ids)
+
+    @cached_property
+    def view(self) -> HandedRequest:
+        """What proposers see of it, one object for its whole life; made when all of that is known."""
+        return HandedRequest(self.id, self.seq_index, self.prompt_len, self._ids, self.sampling_params, self.extra)
 
     @property
     def tokens(self) -> IntArray:
         """All known ids, read-only."""
-        return self._view
+        return self._ids.view
 
     def append(self, ids: IntArray) -> None:
         """Add ids."""
-        end = self._length + len(ids)
-        if end > len(self._buffer):
-            grown: IntArray = np.empty(max(end, 2 * len(self._buffer)), np.int32)
-            grown[: self._length] = self._view
-            self._buffer = grown
-        self._buffer[self._length : end] = ids
-        self._length = end
-        self._view = self._buffer[:end]
-        self._view.flags.writeable = False
+        self._ids.append(ids)
 
     def begins(self, ids: IntArray) -> bool:
         """Say whether its last ids stand in `ids` where they stand in the request; cheap, and enough for one name."""
-        first, end = max(0, self._length - TAIL), self._length
-        return end <= len(ids) and bool(np.array_equal(self._view[first:end], ids[first:end]))
+        first, end = max(0, len(self) - TAIL), len(self)
+        return end <= len(ids) and bool(np.array_equal(self.tokens[first:end], ids[first:end]))
 
     def is_all_of(self, ids: IntArray) -> bool:
         """Say whether its ids are exactly `ids`."""
-        return self._length == len(ids) and bool(np.array_equal(self._view, ids))
+        return len(self) == len(ids) and bool(np.array_equal(self.tokens, ids))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from specdec.nn.hf.model import FlatModel
 from specdec.nn.hf.probe import probe
 from specdec.nn.hf.tokenizers import load_tokenizer
 from specdec.protocols import Proposer
+from specdec.remote_code import DRAFT_PERMISSION
 from specdec.sources import DraftSource, TargetHandle, TargetInfo
 from specdec_plugin_draft_model.bridge import Bridge
 from specdec_plugin_draft_model.detection import mask_token
@@ -38,8 +39,8 @@ def make(
     Raises ConfigError for tokenizers that do not fit, and TargetError for a model that cannot be loaded or run here.
     """
     source = replace(
-        ModelSource.of(draft.model, draft.revision),
-        runs_code=options.trust_remote_code,
+        ModelSource.of(draft.model, draft.revision, options.trust_remote_code),
+        permission=DRAFT_PERMISSION,
         code_revision=options.code_revision,
     )
     text_level, k = is_text_level(options), config.num_speculative_tokens

@@ -7,6 +7,7 @@ from typing import Any
 
 from specdec.config import COUPLED, SpeculativeConfig
 from specdec.errors import ConfigError, TargetError
+from specdec.remote_code import DRAFT_PERMISSION, code_of_model
 from specdec.sources import DraftSource, Problem, TargetInfo
 from specdec.traits import MethodTraits
 from specdec_plugin_draft_model.detection import PARD_TOKEN, is_pard, mask_token, other_kind
@@ -54,6 +55,7 @@ def problems_of(config: SpeculativeConfig, options: DraftModelOptions, draft: Dr
         return [Problem(key="model", message=message, next_step="give its folder or hub id as model")]
     return [
         *_checkpoint_problems(draft),
+        *_code_problems(options, draft),
         *_parallel_problems(options, draft),
         *_quantization_problems(options, draft),
         *_option_problems(config, options),
@@ -70,6 +72,12 @@ def _checkpoint_problems(draft: DraftSource) -> Iterator[Problem]:
         TargetInfo.from_config(draft.model, draft.hf_config, max_model_len=1)
     except TargetError as error:
         yield Problem(key="model", message=str(error), next_step="give a whole language model")
+
+
+def _code_problems(options: DraftModelOptions, draft: DraftSource) -> Iterator[Problem]:
+    code = None if options.trust_remote_code else code_of_model(draft.hf_config)
+    if code is not None:  # a host that has draft models by itself has its own permission
+        yield Problem(key="trust_remote_code", message=code.message(draft.model, DRAFT_PERMISSION), drafter_only=True)
 
 
 def _parallel_problems(options: DraftModelOptions, draft: DraftSource) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from specdec.errors import RequestError
+from specdec.output import emit
 
 # The base of unknown options, missing arguments and bad values; typer has no public name for it.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -54,7 +55,7 @@ def inspect(
             "namespaces": {name: {"responses": count, "tokens": ids[name]} for name, count in responses.items()},
         }
         if as_json:
-            print(json.dumps(found))
+            emit(json.dumps(found))
             continue
         print(f"{file}: {found['responses']} responses, {found['tokens']} tokens, ids up to {found['largest_id']}")
         for name, count in responses.items():

@@ -15,6 +15,12 @@ import torch
 from torch import nn
 
 from specdec.errors import TargetError
+from specdec.remote_code import (
+    TARGET_PERMISSION,
+    NeededCode,
+    code_of_generation,
+    code_of_model,
+)
 
 GGUF = ".gguf"
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
@@ -53,7 +59,8 @@ class ModelSource:
     place      a local folder or a hub id
     gguf_file  the .gguf file in it that holds everything; None for a folder of separate files
     revision   branch, tag or commit of a hub id; None for its main branch
-    runs_code  whether code that comes with the model may run, and the revision of that code; None as `revision`
+    runs_code  whether code that comes with the model may run; `code_revision` is that code's, None as `revision`
+    permission how the caller would allow it, for the message that refuses it
     patch      keys that take the place of those in config.json, or take them out (None); for types that transformers
                does not know
     """
@@ -65,9 +72,10 @@ class ModelSource:
     runs_code: bool = False
     code_revision: str | None = None
     patch: Mapping[str, Any] | None = None
+    permission: str = TARGET_PERMISSION
 
     @classmethod
-    def of(cls, model: str, revision: str | None = None) -> ModelSource:
+    def of(cls, model: str, revision: str | None = None, runs_code: bool = False) -> ModelSource:
         """Read a folder, a .gguf file, a hub id, or `org/name/file.gguf` of the hub.
 
         Raises TargetError for a local path that has no model, and for a revision of one.
@@ -80,24 +88,29 @@ class ModelSource:
         if not model.endswith(GGUF):
             if local:
                 _check_folder(model, path)
-            return cls(model, str(path) if local else model, revision=revision)
+            return cls(model, str(path) if local else model, revision=revision, runs_code=runs_code)
         if importlib.util.find_spec("gguf") is None:
             message = f"reading {model!r} needs the package gguf: pip install 'specdec-core[gguf]'"
             raise TargetError(message)
         on_hub = None if local else re.fullmatch("([^/]+/[^/]+)/(.+)", model)
         if on_hub is not None:
-            return cls(model, on_hub[1], on_hub[2], revision)
+            return cls(model, on_hub[1], on_hub[2], revision, runs_code)
         if not path.is_file():
             message = f"model {model!r} is not a file here; expected a path of a .gguf file, or org/name/file.gguf"
             raise TargetError(message)
-        return cls(model, str(path.parent), path.name)
+        return cls(model, str(path.parent), path.name, runs_code=runs_code)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of every `from_pretrained`."""
-        code = {"trust_remote_code": self.runs_code or None, "code_revision": self.code_revision}
-        given = {"gguf_file": self.gguf_file, "revision": self.revision, **code}
-        return {name: value for name, value in given.items() if value is not None}
+        """Keyword arguments of every `from_pretrained`; transformers asks on the terminal unless told yes or no."""
+        given = {"gguf_file": self.gguf_file, "revision": self.revision, "code_revision": self.code_revision}
+        named = {name: value for name, value in given.items() if value is not None}
+        return {**named, "trust_remote_code": self.runs_code}
+
+    def refuse(self, code: NeededCode | None) -> None:
+        """Raise TargetError for code that the checkpoint needs and that may not run."""
+        if code is not None and not self.runs_code:
+            raise TargetError(f"model {code.message(self.name, self.permission)}")
 
     def failed(self, what: str, error: Exception) -> TargetError:
         """Return the one error for what transformers could not read."""
@@ -133,16 +146,30 @@ def is_known_type(model_type: Any) -> bool:
 
 def load_config(source: ModelSource) -> Any:
     """Return the model's transformers configuration without loading weights; raises TargetError."""
-    from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
+    from transformers import CONFIG_MAPPING, AutoConfig
 
     try:
+        if source.gguf_file is not None:  # it holds everything, and names no code
+            return AutoConfig.from_pretrained(source.place, **source.arguments)
+        data = config_data(source)
+        source.refuse(code_of_generation(Path(source.place)))
+        source.refuse(code_of_model(data))
         if source.patch is None:
             return AutoConfig.from_pretrained(source.place, **source.arguments)
-        data, _ = PreTrainedConfig.get_config_dict(source.place, **source.arguments)
-        data = {key: value for key, value in {**data, **source.patch}.items() if source.patch.get(key, 0) is not None}
         return CONFIG_MAPPING[data["model_type"]].from_dict(data)
+    except TargetError:
+        raise
     except Exception as error:  # readers of many formats, each with errors of its own
         raise source.failed("the configuration", error) from error
+
+
+def config_data(source: ModelSource) -> dict[str, Any]:
+    """Return config.json as plain data, with the source's patch."""
+    from transformers import PreTrainedConfig
+
+    data, _ = PreTrainedConfig.get_config_dict(source.place, **source.arguments)
+    patch = source.patch or {}
+    return {key: value for key, value in {**data, **patch}.items() if patch.get(key, 0) is not None}
 
 
 def load_model(source: ModelSource, dtype: Any, device: torch.device, quantization: Any | None = None) -> nn.Module:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import TargetError
-from specdec.nn.hf.loading import GGUF, ModelSource, load_config
+from specdec.nn.hf.loading import GGUF, ModelSource, config_data, load_config
+from specdec.remote_code import AUTO_MAP, code_of_tokenizer
 
 # Files of which at least one is there if a folder has a tokenizer at all.
 FILES: Final = (
@@ -44,13 +45,15 @@ def load_tokenizer(source: ModelSource, mode: str = "auto") -> Any | None:
 
     mode  "auto" or "hf": the fast tokenizer where there is one; "slow": the other
 
-    Raises TargetError for one that is there and cannot be read: a broken file, or a package that it needs.
+    Raises TargetError for one that is there and cannot be read: a broken file, a package that it needs, or code of its
+    own that may not run.
     """
     from transformers import AutoTokenizer
 
     if mode not in MODES:
         message = f"tokenizer_mode={mode!r} is none of {', '.join(map(repr, MODES))}"
         raise TargetError(message)
+    _refuse_code(source)
     arguments = {"use_fast": False} if mode == "slow" else {}
     if source.patch is not None:  # of a config.json which transformers does not know
         arguments["config"] = load_config(source)
@@ -63,12 +66,30 @@ def load_tokenizer(source: ModelSource, mode: str = "auto") -> Any | None:
         raise _failed(source, found, error) from error
 
 
-def load_named_tokenizer(name: str, revision: str | None = None, mode: str = "auto") -> Any:
+def _refuse_code(source: ModelSource) -> None:
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    if source.runs_code:
+        return
+    try:
+        tokenizer = get_tokenizer_config(source.place, revision=source.revision)
+    except (OSError, ValueError):  # what cannot be read is reported, or is no tokenizer, where it is loaded
+        return
+    if not tokenizer.get(AUTO_MAP):
+        return
+    try:
+        config = {} if source.gguf_file is not None else config_data(source)
+    except (OSError, ValueError):
+        config = {}
+    source.refuse(code_of_tokenizer(tokenizer, config))
+
+
+def load_named_tokenizer(name: str, revision: str | None = None, mode: str = "auto", *, runs_code: bool = False) -> Any:
     """Load a tokenizer from a folder that need have nothing else, a .gguf file, or a hub id.
 
     Raises TargetError if there is none, or none that can be read.
     """
-    source = tokenizer_source(name, revision)
+    source = replace(tokenizer_source(name, revision), runs_code=runs_code)
     tokenizer = load_tokenizer(source, mode)
     if tokenizer is None:
         local = Path(source.place).is_dir()
