@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from runs import ids_of, params, prompts, run
 
 from specdec.errors import TargetError
@@ -15,13 +17,17 @@ from specdec.testing.targets import tiny_target
 from specdec_engine import LLM
 
 RIGHT = ("llama", "gpt2", "qwen3", "gemma3", "mistral", "gpt_oss", "gemma2", "opt", "phi", "deepseek_v3")
+# Their attention goes through the interface from transformers 5.24 on.
+SINCE_5_24 = ("gptj", "codegen")
+NEW = Version(transformers.__version__) >= Version("5.24")
+if NEW:
+    RIGHT += SINCE_5_24
 WRONG = {
-    "gptj": "attention interface",
     "gpt_neo": "attention interface",
     "bloom": "attention interface",
     "falcon": "attention interface",
     "mpt": "attention interface",
-    "codegen": "attention interface",
+    **({} if NEW else dict.fromkeys(SINCE_5_24, "attention interface")),
     "xglm": "attention interface",
     "llama4": "chunked_attention",
     "diffllama": "2 times",

@@ -22,7 +22,7 @@ from specdec.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 
 VOCAB, K = 6, 3
-NAMES = ("block", "coupled", "standard", "synthetic", "typical")
+NAMES = ("block", "coupled", "fly", "standard", "synthetic", "typical")
 TARGET = TargetInfo(model="t", hf_config={}, vocab_size=VOCAB, hidden_size=8, num_layers=1, max_model_len=64)
 SOFT, TREE = MethodTraits(law="soft"), MethodTraits(shape="tree")
 SHARED = MethodTraits(law="soft", shares_noise=True)
