@@ -26,6 +26,7 @@ from specdec.nn.hf.probe import probe
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve, swap_target
 from specdec.sources import DraftSource, TargetInfo
+from specdec.tried import warn_if_newer
 from specdec_engine.target import Target
 
 CPU_CHUNK = 512
@@ -114,6 +115,7 @@ def open_session(
     tokenizer: Any | None = None,
 ) -> Session:
     """Build everything; on any error nothing is left behind."""
+    warn_if_newer("torch", "transformers")
     if plugins is not None and not isinstance(plugins, Mapping):
         message = f"plugins={plugins!r}: expected a mapping from names to modules, objects or paths"
         raise ConfigError(message)
