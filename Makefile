@@ -53,7 +53,7 @@ test-vllm: $(VLLM_STAMP)
 
 # Those of them that are marked `fast`: at most three minutes.
 test-vllm-fast: $(VLLM_STAMP)
-	cd integrations/vllm && NUMBA_NUM_THREADS=1 $(CURDIR)/$(VLLM_VENV)/bin/python -m pytest -v -m fast --durations 12
+	cd integrations/vllm && NUMBA_NUM_THREADS=1 $(CURDIR)/$(VLLM_VENV)/bin/python -m pytest -v -m "fast and not real_model" --durations 12
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
