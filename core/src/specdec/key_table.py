@@ -150,8 +150,8 @@ _REFUSED: Final[dict[str, Refused]] = {
         step="leave it out: drafters share the target's own layer, in its own dtype",
     ),
     "xpress_topc": Refused(
-        "it narrows the passes of an XPress head, a DFlash head with a refiner that the dflash method does not build",
-        step="leave it out, and give a DFlash head without a refiner",
+        "it narrows the passes of an XPress refiner, and no method here builds that refiner",
+        step="leave it out, and give a head without a refiner",
     ),
     "moe_backend": Refused("the drafter's experts run like the target's", ("auto",)),
     "attention_backend": Refused(
