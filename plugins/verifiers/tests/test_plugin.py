@@ -59,7 +59,7 @@ def test_the_default_follows_from_the_law_of_the_drafts(traits, verifier):
 def test_every_verifier_can_be_had_by_name(name):
     resolved, registry = settle(MethodTraits(), name, **(RATES if name == "synthetic" else {}))
     assert isinstance(make_verifier(resolved, registry), Verifier)
-    assert resolved.lossless is (name not in ("synthetic", "typical"))
+    assert resolved.lossless is (name not in ("fly", "synthetic", "typical"))
     assert any(decision.key == "lossy" for decision in resolved.decisions) is not resolved.lossless
 
 
