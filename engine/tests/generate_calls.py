@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import Any, Final
 
 import torch
+from transformers import LlamaForCausalLM
 from transformers.generation import BaseStreamer, StoppingCriteria
 
 from specdec_engine import generate
@@ -16,6 +18,11 @@ STUB = {"method": "stub", "num_speculative_tokens": 4}
 
 
 PAD = 1
+
+# What this transformers calls a model's cache: `cache` from 5.24 on.
+CACHE: Final = next(
+    name for name in ("cache", "past_key_values") if name in inspect.signature(LlamaForCausalLM.forward).parameters
+)
 
 
 def batch(lengths: tuple[int, ...], *, right: bool = False, seed: int = 0) -> dict[str, torch.Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from generate_calls import Recorder, StopsAt, batch, look, ours, settings
+from generate_calls import CACHE, Recorder, StopsAt, batch, look, ours, settings
 from runs import target
 from transformers import DynamicCache, GenerationConfig
 from transformers.generation import LogitsProcessor, logits_process
@@ -98,7 +98,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "output_logits": {"output_logits": True, "return_dict_in_generate": True},
     "encoder_repetition_penalty": {"encoder_repetition_penalty": 1.5},
     "cache_implementation": {"cache_implementation": "offloaded"},
-    "past_key_values": {"past_key_values": DynamicCache()},
+    CACHE: {CACHE: DynamicCache()},
     "position_ids": {"position_ids": torch.arange(3, 17).unsqueeze(0)},
     "synced_gpus": {"synced_gpus": True},
     "engine_args has dtype": {"engine_args": {"dtype": "float32"}},
@@ -136,6 +136,40 @@ def test_input_that_cannot_run_is_refused_before_anything_runs() -> None:
         ours(model, **batch((14, 9)), **settings(pad_token_id=None), stopping_criteria=[StopsAt(3)])
     with pytest.raises(RequestError, match="called by transformers"):
         generate(model, batch((14,))["input_ids"])
+
+
+def test_an_assistant_that_cannot_be_seen_is_no_reason_to_go_on_without_it(llama: Any) -> None:
+    with pytest.raises(RequestError, match=r"did not find assistant_model, streamer, synced_gpus .* transformers \d"):
+        generate(llama, batch((14,))["input_ids"], generation_config=GenerationConfig())
+
+
+def test_arguments_are_found_below_wrappers_of_the_callers_own(llama: Any) -> None:
+    def deep(levels: int, *args: Any, **kwargs: Any) -> Any:
+        return deep(levels - 1, *args, **kwargs) if levels else generate(*args, **kwargs)
+
+    def wrapped(*args: Any, speculative_config: Any = None, **kwargs: Any) -> Any:
+        return deep(20, *args, speculative_config=speculative_config, **kwargs)
+
+    recorder, inputs = Recorder(), batch((14,))
+    found = llama.generate(**inputs, **settings(), custom_generate=wrapped, streamer=recorder)
+    assert [put for puts in recorder.puts[1:] for put in puts] == found[0, 14:].tolist()
+    with pytest.raises(RequestError, match="assistant_model"):
+        llama.generate(**inputs, **settings(), custom_generate=wrapped, assistant_model=llama)
+
+
+@pytest.mark.parametrize("right", [False, True], ids=["padded on the left", "padded on the right"])
+def test_a_penalty_that_ignores_a_number_of_ids_for_each_row_ignores_them(llama: Any, right: bool) -> None:
+    inputs = batch((14, 9, 5), right=right)
+    for ignored in (None, 7, torch.tensor([0, 5, 9]), torch.tensor([3, 5, 0])):
+        alone = []
+        for row in range(3):
+            length = ignored if not isinstance(ignored, torch.Tensor) else int(ignored[row])
+            penalty = logits_process.RepetitionPenaltyLogitsProcessor(1.7, length)
+            mine = {name: value[row : row + 1] for name, value in inputs.items()}
+            alone.append(ours(llama, **mine, **settings(logits_processor=[penalty]))[0].tolist())
+        penalty = logits_process.RepetitionPenaltyLogitsProcessor(1.7)
+        penalty.prompt_ignore_length = ignored
+        assert ours(llama, **inputs, **settings(logits_processor=[penalty])).tolist() == alone
 
 
 def test_every_field_of_a_generation_config_is_honoured_without_effect_or_refused() -> None:
@@ -195,17 +229,20 @@ def test_the_usual_warpers_become_parameters_of_the_sampler_and_others_run_as_th
     prompt = torch.tensor([1, 2, 3])
     kinds = logits_process
 
-    def parameters(*prepared: Any, padded: bool = False, do_sample: bool = True) -> Any:
-        config = GenerationConfig(do_sample=do_sample)
+    def parameters(*prepared: Any, padding: int = 0, do_sample: bool = True) -> Any:
+        config, real = GenerationConfig(do_sample=do_sample), torch.arange(3) >= padding
         config._eos_token_tensor = None
-        return generate_arguments.sampling_of(config, prepared, prompt, 0, padded=padded, max_tokens=5)
+        return generate_arguments.sampling_of(config, prepared, prompt, 0, real=real, max_tokens=5)
 
     penalty = kinds.RepetitionPenaltyLogitsProcessor(1.5)
     usual = (penalty, kinds.TemperatureLogitsWarper(0.5), kinds.TopKLogitsWarper(7), kinds.TopPLogitsWarper(0.9))
     found = parameters(*usual)
     values = (found.repetition_penalty, found.temperature, found.top_k, found.top_p)
     assert (values, found.logits_processors) == ((1.5, 0.5, 7, 0.9), None)
-    assert parameters(*usual, padded=True).repetition_penalty == 1.0, "generate counts padding, the sampler does not"
+    assert parameters(*usual, padding=1).repetition_penalty == 1.0, "generate counts padding, the sampler does not"
+    for ignored, padding, taken in ((1, 1, 1.5), (1, 0, 1.0), (2, 1, 1.0), (0, 0, 1.5)):
+        found = parameters(kinds.RepetitionPenaltyLogitsProcessor(1.5, ignored), padding=padding)
+        assert (found.repetition_penalty, found.logits_processors is None) == (taken, taken == 1.5)
     ours_only = type("Ours", (), {"apply": lambda self, prefix, logits: logits})()
     found = parameters(penalty, EveryTenth(), ours_only, kinds.TopKLogitsWarper(7))
     assert (found.repetition_penalty, found.top_k, found.logits_processors[1:]) == (1.5, 7, [ours_only])

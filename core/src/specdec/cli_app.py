@@ -11,6 +11,7 @@ import specdec
 from specdec import cli_explain, cli_plugins
 from specdec.catalog import Catalog
 from specdec.cli_list import list_plugins
+from specdec.tried import warn_if_newer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Local = Annotated[
@@ -23,6 +24,7 @@ Local = Annotated[
 
 def make_app(commands: Sequence[tuple[str, str]]) -> typer.Typer:
     """Return the application; `commands` are names and help texts of other distributions' subcommands."""
+    warn_if_newer("typer", "click")
     app = typer.Typer(
         name="specdec",
         help="Speculative decoding as plugins: what is installed, whether it works, and what a configuration means.",

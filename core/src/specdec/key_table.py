@@ -17,6 +17,7 @@ _LOOKUP: Final = "methods that look ids up in the text so far"
 _TREES_OF_SUFFIXES: Final = "methods that keep trees of suffixes"
 _MADE_UP: Final = "verifiers that make up acceptance (`synthetic`)"
 _TYPICAL: Final = "verifiers of typical acceptance (`typical`)"
+_LOOSE: Final = "verifiers that overrule rejections at undecided places (`fly`)"
 _ACCEPTANCE: Final = Old(
     "rejection_sample_method", {"rejection_sampler": "standard", "typical_acceptance_sampler": "typical"}
 )
@@ -101,6 +102,9 @@ _NO_EFFECT: Final[dict[str, NoEffect]] = {
     "disable_eagle_block_drop": NoEffect(
         FLAG, "no block of a prefix cache is dropped for a drafter; one that misses rows is told of the gap"
     ),
+    "disable_lookahead_block_hashes": NoEffect(
+        FLAG, "no prefix cache is shared with other engines, so no hash of a block covers tokens that a drafter reads"
+    ),
     "use_local_argmax_reduction": NoEffect(
         FLAG,
         "it spares traffic between devices that share a vocabulary, and a drafter's is on one device",
@@ -132,12 +136,23 @@ _OPTIONS: Final[dict[str, Option]] = {
     "synthetic_acceptance_length": Option("verifier", _MADE_UP),
     "posterior_threshold": Option("verifier", _TYPICAL),
     "posterior_alpha": Option("verifier", _TYPICAL),
+    "fly_window_size": Option("verifier", _LOOSE),
+    "fly_entropy_threshold": Option("verifier", _LOOSE, (0.3,)),
+    "fly_entropy_top_k": Option("verifier", _LOOSE, (3,)),
 }
 
 _REFUSED: Final[dict[str, Refused]] = {
     "tensor_parallel_size": Refused("it is the target's", step="say draft_tensor_parallel_size for the drafter's"),
     "quantization": Refused(
         "the selected method does not quantize its drafter", step="leave it out, and give an unquantized checkpoint"
+    ),
+    "draft_lm_head_quantization": Refused(
+        "the copy of the target's output layer that a drafter shares is not quantized",
+        step="leave it out: drafters share the target's own layer, in its own dtype",
+    ),
+    "xpress_topc": Refused(
+        "it narrows the passes of an XPress refiner, and no method here builds that refiner",
+        step="leave it out, and give a head without a refiner",
     ),
     "moe_backend": Refused("the drafter's experts run like the target's", ("auto",)),
     "attention_backend": Refused(

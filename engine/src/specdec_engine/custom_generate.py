@@ -77,7 +77,7 @@ def generate(
     criteria = split_criteria(stopping_criteria)
     max_new = None if generation_config.max_length is None else generation_config.max_length - input_ids.shape[1]
     params = [
-        sampling_of(generation_config, logits_processor, row.padded, i, padded=not bool(mask.all()), max_tokens=max_new)
+        sampling_of(generation_config, logits_processor, row.padded, i, real=mask[i], max_tokens=max_new)
         for i, row in enumerate(rows)
     ]
     with engine_for(model, speculative_config, plugins, engine_args) as kept:

@@ -7,13 +7,16 @@ sampler, which does the same for many rows at once.
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
+from types import FrameType
 from typing import Any, Final
 
 import torch
+import transformers
 from torch import Tensor
 from transformers.generation import logits_process as processors
 from transformers.generation import stopping_criteria as criteria
@@ -72,10 +75,14 @@ WITHOUT_EFFECT: Final = frozenset(
     | {"max_matching_ngram_size", "assistant_lookbehind", "target_lookbehind"}
     | {"transformers_version"}
 )
+# What a model's forward calls its cache, in transformers from 5.24 on and before.
+CACHES: Final = ("cache", "past_key_values")
 # Arguments of the model's forward that `generate` adds by itself, or that are looked at here.
 KNOWN_MODEL_KWARGS: Final = frozenset(
-    {"attention_mask", "position_ids", "past_key_values", "logits_to_keep", "use_cache", "cache_position"}
+    {"attention_mask", "position_ids", "logits_to_keep", "use_cache", "cache_position", *CACHES}
 )
+# Arguments of `generate` that it does not pass on to a custom loop.
+HIDDEN_ARGUMENTS: Final = frozenset({"streamer", "assistant_model", "synced_gpus"})
 
 
 def refusal(what: str, reason: str) -> RequestError:
@@ -101,9 +108,10 @@ def check_model_kwargs(kwargs: Mapping[str, Any], input_ids: Tensor) -> None:
     for name, value in kwargs.items():
         if value is not None and name not in KNOWN_MODEL_KWARGS:
             raise refusal(name, "a flat batch of ids has no place for it")
-    cache = kwargs.get("past_key_values")
-    if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0):
-        raise refusal("past_key_values", "the engine has a KV cache of its own, and leaves none behind")
+    for name in CACHES:
+        cache = kwargs.get(name)
+        if cache is not None and (getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0):
+            raise refusal(name, "the engine has a KV cache of its own, and leaves none behind")
     if input_ids.shape[1] == 0:
         raise refusal("call without input_ids", "at least one id is needed to predict from")
 
@@ -112,40 +120,47 @@ def hidden_arguments() -> dict[str, Any]:
     """Return the arguments of the `generate` call above that it does not pass on to a custom loop.
 
     transformers hands the prompt to `streamer` and then drops it, and drops `assistant_model` and `synced_gpus`,
-    without a word. They are found in the caller's frame, since there is no other way to honour or refuse them; called
-    from elsewhere, there are none.
+    without a word. They are found in the caller's frame, since there is no other way to honour or refuse them. Raises
+    RequestError where `generate` itself, below whatever decorators it has, is not found or has no such arguments.
     """
-    code = getattr(GenerationMixin.generate, "__wrapped__", GenerationMixin.generate).__code__
-    frame = sys._getframe(2)
-    for _ in range(8):  # a partial or a wrapper may stand between
-        if frame is None or frame.f_code is code:
-            break
-        frame = frame.f_back  # type: ignore[assignment]
-    found = {} if frame is None or frame.f_code is not code else frame.f_locals
+    code = inspect.unwrap(GenerationMixin.generate).__code__
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:  # decorators, partials and wrappers stand between
+        frame = frame.f_back
+    found = {} if frame is None else frame.f_locals
+    if missing := sorted(HIDDEN_ARGUMENTS - found.keys()):
+        message = (
+            f"custom_generate=specdec_engine.generate did not find {', '.join(missing)} of the call of model.generate, "
+            f"and would drop them without a word: transformers {transformers.__version__} calls it in a way that is "
+            "not known here, or it was not called by model.generate; use specdec_engine.LLM(hf_model=model)"
+        )
+        raise RequestError(message)
     for name in ("assistant_model", "synced_gpus"):
-        if found.get(name):
+        if found[name]:
             raise refusal(name, "one model decodes here, on one device")
-    return {"streamer": found.get("streamer")}
+    return {"streamer": found["streamer"]}
 
 
 def sampling_of(
-    config: GenerationConfig, prepared: Sequence[Any], prompt: Tensor, row: int, *, padded: bool, max_tokens: int | None
+    config: GenerationConfig, prepared: Sequence[Any], prompt: Tensor, row: int, *, real: Tensor, max_tokens: int | None
 ) -> SamplingParams:
     """Return the parameters of one row.
 
     prepared  the processors that `generate` made and was given, in order
     prompt    [L] the row's ids as they were passed, padding included: processors see them as in `generate`
     row       the row's number in the batch
+    real      [L] bool, which ids of the prompt are not padding
     """
     do_sample = bool(config.do_sample)
-    values, rest = _as_parameters(prepared, padded=padded) if do_sample else _penalty(prepared, padded=padded)
+    own = [_for_row(processor, row) for processor in prepared]
+    values, rest = _as_parameters(own, real) if do_sample else _penalty(own, real)
     values["temperature"] = values.get("temperature", 1.0) if do_sample else 0.0
     return SamplingParams(
         max_tokens=max_tokens,
         stop_token_ids=[int(i) for i in _flat(config._eos_token_tensor)],
         ignore_eos=True,  # the stop ids are those of the generation config, which may differ from the model's
         seed=int(torch.randint(2**63 - 1, ())) if do_sample else None,
-        logits_processors=_row_processors(rest, prompt, row) or None,
+        logits_processors=_row_processors(rest, prompt) or None,
         detokenize=False,
         **values,
     )
@@ -161,12 +176,13 @@ def _flat(ids: Any) -> list[Any]:
     return [] if ids is None else ids.flatten().tolist()
 
 
-def _penalty(prepared: Sequence[Any], *, padded: bool) -> tuple[dict[str, Any], list[Any]]:
-    """Take a repetition penalty that comes first, if the rows have no padding for it to count."""
+def _penalty(prepared: Sequence[Any], real: Tensor) -> tuple[dict[str, Any], list[Any]]:
+    """Take a repetition penalty that comes first, if it counts the ids that are no padding, and only these."""
     for first in prepared[:1]:
-        usual = type(first) is processors.RepetitionPenaltyLogitsProcessor and not first.prompt_ignore_length
-        if usual and not padded:
-            return {"repetition_penalty": first.penalty}, list(prepared[1:])
+        if type(first) is processors.RepetitionPenaltyLogitsProcessor:
+            ignored = first.prompt_ignore_length or 0
+            if bool(real[ignored:].all()) and not bool(real[:ignored].any()):
+                return {"repetition_penalty": first.penalty}, list(prepared[1:])
     return {}, list(prepared)
 
 
@@ -179,9 +195,9 @@ _WARPERS: Final[dict[type, str]] = {
 }
 
 
-def _as_parameters(prepared: Sequence[Any], *, padded: bool) -> tuple[dict[str, Any], list[Any]]:
+def _as_parameters(prepared: Sequence[Any], real: Tensor) -> tuple[dict[str, Any], list[Any]]:
     """Take a penalty at the beginning and the warpers at the end, as far as the sampler does just the same."""
-    values, rest = _penalty(prepared, padded=padded)
+    values, rest = _penalty(prepared, real)
     first = len(rest)
     while first and type(rest[first - 1]) in _WARPERS:
         first -= 1
@@ -197,21 +213,26 @@ def _as_parameters(prepared: Sequence[Any], *, padded: bool) -> tuple[dict[str, 
     return {**values, **warped}, rest[:first]
 
 
-def _row_processors(rest: Sequence[Any], prompt: Tensor, row: int) -> list[Any]:
+def _row_processors(rest: Sequence[Any], prompt: Tensor) -> list[Any]:
     """Return processors for one row: transformers' in groups, objects of our own protocol as they are."""
     made: list[Any] = []
     for ours, group in groupby(rest, key=lambda processor: hasattr(processor, "apply")):
         chain = list(group)
-        made += chain if ours else [RowProcessor([_for_row(processor, row) for processor in chain], prompt)]
+        made += chain if ours else [RowProcessor(chain, prompt)]
     return made
 
 
 def _for_row(processor: Any, row: int) -> Any:
+    """Return what does for a batch of one row what a processor does for row number `row` of its batch."""
     if isinstance(processor, processors.SynthIDTextWatermarkLogitsProcessor):
         raise refusal("watermarking_config", "a SynthID watermark keeps a state, which drafts would disturb")
     if type(processor) is processors.PrefixConstrainedLogitsProcessor:
         allowed: Callable[[int, Tensor], list[int]] = processor._prefix_allowed_tokens_fn
         return processors.PrefixConstrainedLogitsProcessor(lambda _, ids: allowed(row, ids), 1)
+    if type(processor) is processors.RepetitionPenaltyLogitsProcessor:
+        ignored = processor.prompt_ignore_length
+        if isinstance(ignored, Tensor):  # one length for each row, from transformers 5.23 on
+            return processors.RepetitionPenaltyLogitsProcessor(processor.penalty, int(ignored[row]))
     return processor
 
 

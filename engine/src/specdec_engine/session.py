@@ -29,6 +29,7 @@ from specdec.nn.hf.tokenizers import load_named_tokenizer, load_tokenizer
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve, swap_target
 from specdec.sources import DraftSource, TargetInfo
+from specdec.tried import warn_if_newer
 from specdec_engine.contained import ContainedController, ContainedVerifier
 from specdec_engine.kv_plan import draft_bytes, plan, replan
 from specdec_engine.target import Target
@@ -168,6 +169,7 @@ def open_session(
     trust_remote_code: bool = False,
 ) -> Session:
     """Build everything; on any error nothing is left behind."""
+    warn_if_newer("torch", "transformers")
     if plugins is not None and not isinstance(plugins, Mapping):
         message = f"plugins={plugins!r}: expected a mapping from names to modules, objects or paths"
         raise ConfigError(message)

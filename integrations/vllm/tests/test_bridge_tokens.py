@@ -41,6 +41,7 @@ def test_cached_prefixes_change_nothing_nor_does_a_second_time(method, llama, ex
     assert counted["spec_decode_num_draft_tokens"] > 1000
 
 
+@pytest.mark.fast
 def test_of_a_perfect_head_every_draft_is_accepted_and_counted(tmp_path):
     """Twelve ids follow each other in a ring with side ways, so that no two places look alike."""
     import torch

@@ -37,6 +37,7 @@ def test_text_by_vllms_own_methods_is_that_of_plain_decoding(llama, drafts):
             assert tokens(llm, prompts(), params()) == expected, method
 
 
+@pytest.mark.fast
 def test_of_a_targets_own_modules_vllm_finds_the_checkpoint_by_itself(tmp_path):
     target = mtp_target(tmp_path / "target")
     found = route_of(target, {**MTP, "num_speculative_tokens": 1})
@@ -45,6 +46,7 @@ def test_of_a_targets_own_modules_vllm_finds_the_checkpoint_by_itself(tmp_path):
     assert (settled.method, settled.model) == ("mtp", str(target))
 
 
+@pytest.mark.fast
 def test_families_that_only_vllm_drafts_for_are_left_to_it_and_no_other_way_is_offered(tmp_path):
     made = from_plugin("mtp", "mtp_folders")
     one, keys = {**MTP, "num_speculative_tokens": 1}, {"num_nextn_predict_layers": 1}
@@ -60,6 +62,7 @@ def test_families_that_only_vllm_drafts_for_are_left_to_it_and_no_other_way_is_o
         route_of(v41, one)
 
 
+@pytest.mark.fast
 def test_indices_that_drafts_share_are_left_to_vllm(tmp_path):
     made = from_plugin("mtp", "mtp_folders")
     config = made.config("deepseek_v32", "DeepseekV32ForCausalLM", num_nextn_predict_layers=1)
@@ -67,6 +70,7 @@ def test_indices_that_drafts_share_are_left_to_vllm(tmp_path):
     assert route_of(made.folder_of(tmp_path / "v32", config), shared).keys["index_share_for_mtp_iteration"] is True
 
 
+@pytest.mark.fast
 def test_options_that_vllm_has_are_passed_on(llama, drafts, tmp_path):
     words = {**drafts["draft_model"], "use_heterogeneous_vocab": True}
     assert route_of(llama, words).keys["use_heterogeneous_vocab"] is True
@@ -107,6 +111,7 @@ REASONS = {
 }
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("why", REASONS)
 def test_what_vllm_would_draft_otherwise_goes_over_the_bridge(why, llama, drafts, tmp_path):
     method, change, said = REASONS[why]
@@ -116,6 +121,7 @@ def test_what_vllm_would_draft_otherwise_goes_over_the_bridge(why, llama, drafts
         route_of(llama, {**config, "route": "native"})
 
 
+@pytest.mark.fast
 def test_modules_that_draft_one_behind_the_other_are_not_vllms_reuse_of_the_first(tmp_path):
     made = from_plugin("mtp", "mtp_folders")
     target = made.deepseek(tmp_path / "target", 2)

@@ -21,6 +21,8 @@ from specdec_vllm import cli, plugin
 from specdec_vllm.routes import FROM_IDS, FROM_STATES, choose
 from specdec_vllm.settings import settle
 
+pytestmark = pytest.mark.fast
+
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 
 

@@ -216,6 +216,17 @@ ROWS: list[Row] = [
     ),
     ("30 class", of_class("Step3p5ForCausalLM"), made("step3p5_mtp", 1, "Step3p5MTP")),
     ("30 other class", of_class("Step3p7ForConditionalGeneration"), made("step3p5_mtp", 1, "Step3p5MTP")),
+    ("39", of_type("step5", **TWO), made("step5_mtp", 2, "Step5MTP")),
+    (
+        "39 nested",
+        of_type("step5_vl", text_config={**TEXT, "num_nextn_predict_layers": 3}, quantization_config=QUANT),
+        {
+            **made("step5_mtp", 3, "Step5MTP", num_hidden_layers=6, hidden_size=8, num_nextn_predict_layers=3),
+            "quantization_config": QUANT,
+        },
+    ),
+    ("39 class", of_class("Step5ForCausalLM"), made("step5_mtp", 1, "Step5MTP")),
+    ("39 other class", of_class("Step5ForConditionalGeneration"), made("step5_mtp", 1, "Step5MTP")),
     ("31 is no MTP", of_class("MistralLarge3ForCausalLM", **TWO), None),
     ("31 of a type", {"model_type": "deepseek_v3", "architectures": ["MistralLarge3ForCausalLM"], **TWO}, None),
     ("32", of_type("hy_v3", **TWO), made("hy_v3_mtp", 2, "HYV3MTPModel")),
@@ -284,4 +295,4 @@ ROWS: list[Row] = [
 ]
 
 # Rows whose text_config takes the place of the config around it, and so is not to be seen any longer.
-PROMOTED = {"16 then 17", "16 alone", "21", "21 own", "21 null", "30 nested", "34", "36"}
+PROMOTED = {"16 then 17", "16 alone", "21", "21 own", "21 null", "30 nested", "39 nested", "34", "36"}

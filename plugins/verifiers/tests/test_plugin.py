@@ -22,7 +22,7 @@ from specdec.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 
 VOCAB, K = 6, 3
-NAMES = ("block", "coupled", "standard", "synthetic", "typical")
+NAMES = ("block", "coupled", "fly", "standard", "synthetic", "typical")
 TARGET = TargetInfo(model="t", hf_config={}, vocab_size=VOCAB, hidden_size=8, num_layers=1, max_model_len=64)
 SOFT, TREE = MethodTraits(law="soft"), MethodTraits(shape="tree")
 SHARED = MethodTraits(law="soft", shares_noise=True)
@@ -59,7 +59,7 @@ def test_the_default_follows_from_the_law_of_the_drafts(traits, verifier):
 def test_every_verifier_can_be_had_by_name(name):
     resolved, registry = settle(MethodTraits(), name, **(RATES if name == "synthetic" else {}))
     assert isinstance(make_verifier(resolved, registry), Verifier)
-    assert resolved.lossless is (name not in ("synthetic", "typical"))
+    assert resolved.lossless is (name not in ("fly", "synthetic", "typical"))
     assert any(decision.key == "lossy" for decision in resolved.decisions) is not resolved.lossless
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from specdec.traits import MethodTraits
 
 PARALLEL = {
-    "tensor_parallel_size": "the target's embedding and head are spread over devices",
+    "tensor_parallel_size": "the target's embedding and head are spread over devices, and no drafter is held whole by "
+    "each of them yet",
     "pipeline_parallel_size": "the target's embedding and head are in different processes",
     "prefill_context_parallel_size": "each process sees a part of the rows only",
     "decode_context_parallel_size": "each process sees a part of the rows only",

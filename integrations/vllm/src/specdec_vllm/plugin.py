@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from specdec.tried import warn_if_newer
 from specdec_vllm.guard import logger
 from specdec_vllm.patching import Mismatch, find, is_ours
 
@@ -35,6 +36,7 @@ def register() -> None:
     if is_off():
         logger.info("%s is %s: vLLM stays as it is", SWITCH, os.environ[SWITCH])
         return
+    warn_if_newer("vllm")
     done = [what for step in STEPS if (what := _try(*step)) is not None]
     logger.debug("specdec: %s", "; ".join(done) or "nothing to do")
 

@@ -1,6 +1,6 @@
 """The families of models with MTP modules, one row each: how a config.json is known, what it becomes, what drafts.
 
-The first row that matches counts. Rows are in the order in which vLLM 0.32 tries its rules, except where one of its
+The first row that matches counts. Rows are in the order in which vLLM 0.33 tries its rules, except where one of its
 rules would take what belongs to another. The fields of a row are explained at `family.Family`.
 """
 
@@ -306,6 +306,17 @@ FAMILIES: Final = (
         architectures=("Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"),
         becomes="step3p5_mtp",
         architecture="Step3p5MTP",
+        counts=NEXTN,
+        default=1,
+        promotes=True,
+        why_not=NOT_STUDIED,
+    ),
+    Family(
+        title="Step-5",
+        types=("step5", "step5_vl"),
+        architectures=("Step5ForCausalLM", "Step5ForConditionalGeneration"),
+        becomes="step5_mtp",
+        architecture="Step5MTP",
         counts=NEXTN,
         default=1,
         promotes=True,

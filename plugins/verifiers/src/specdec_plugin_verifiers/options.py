@@ -1,4 +1,4 @@
-"""The keys of `synthetic` and `typical` in a speculative configuration, under vLLM's names; knows no verifier."""
+"""The keys of the lossy verifiers in a speculative configuration, under vLLM's names; knows no verifier."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ class SyntheticOptions(MethodOptions):
             raise ValueError(message)
         return self
 
+    def fit(self, k: int) -> None:
+        """Raise ValueError, naming the key, for what does not fit k."""
+        self.rates(k)
+
     def rates(self, k: int) -> tuple[float, ...]:
         """Return the chance that the first i of k drafts are all accepted, for i = 1..k.
 
@@ -75,3 +79,45 @@ class TypicalOptions(MethodOptions):
         description="A draft whose probability is above this times exp(-entropy) is accepted: less is asked where the "
         "target is undecided.",
     )
+
+
+class FlyOptions(MethodOptions):
+    """When a rejection is overruled (arXiv:2511.22972): at an undecided place, before enough accepted drafts."""
+
+    fly_window_size: int | None = Field(
+        None,
+        ge=1,
+        strict=True,
+        description="How many drafts after a rejected one must be accepted for it to be kept, below "
+        "num_speculative_tokens; min(6, num_speculative_tokens - 1) if it is left out.",
+    )
+    fly_entropy_threshold: float = Field(
+        0.3,
+        ge=0,
+        allow_inf_nan=False,
+        description="A rejected draft is kept only where the entropy of the target, in nats, is at least this.",
+    )
+    fly_entropy_top_k: int = Field(
+        3, ge=1, strict=True, description="Over how many of the target's largest probabilities that entropy is summed."
+    )
+
+    def fit(self, k: int) -> None:
+        """Raise ValueError, naming the key, for what does not fit k."""
+        self.window(k)
+
+    def window(self, k: int) -> int:
+        """Return the number of drafts that must be accepted after a rejected one.
+
+        Raises ValueError, naming the key, where k drafts have no room for it.
+        """
+        if k < 2:
+            message = (
+                f"num_speculative_tokens is {k}, and 'fly' looks at the drafts after a rejected one: expected >= 2"
+            )
+            raise ValueError(message)
+        if self.fly_window_size is None:
+            return min(6, k - 1)
+        if self.fly_window_size >= k:
+            message = f"fly_window_size is {self.fly_window_size}, expected 1..{k - 1} (below num_speculative_tokens)"
+            raise ValueError(message)
+        return self.fly_window_size

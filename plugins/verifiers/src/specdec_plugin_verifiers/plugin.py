@@ -13,27 +13,31 @@ if TYPE_CHECKING:
     from specdec.protocols import Verifier
     from specdec.sources import Problem
     from specdec.traits import MethodTraits
-    from specdec_plugin_verifiers.options import SyntheticOptions, TypicalOptions
+    from specdec_plugin_verifiers.options import FlyOptions, SyntheticOptions, TypicalOptions
 
-LOSSY = ("synthetic", "typical")
-CHAINS_ONLY = ("block", "synthetic")
+LOSSY = ("fly", "synthetic", "typical")
+CHAINS_ONLY = ("block", "fly", "synthetic")
 KEY = "rejection_sample_method"
 
 
 class VerifiersPlugin:
-    """Offers `coupled`, `standard` and `block`, which keep the target's law, and `synthetic` and `typical`."""
+    """Offers `coupled`, `standard` and `block`, which keep the target's law, and `fly`, `synthetic` and `typical`."""
 
     @hookimpl
     def specdec_verifier_options(self, method: str) -> type[MethodOptions] | None:
-        """Return the options of the two lossy verifiers; the others have none."""
-        from specdec_plugin_verifiers.options import SyntheticOptions, TypicalOptions
+        """Return the options of the lossy verifiers; the others have none."""
+        from specdec_plugin_verifiers.options import FlyOptions, SyntheticOptions, TypicalOptions
 
-        models: dict[str, type[MethodOptions]] = {"synthetic": SyntheticOptions, "typical": TypicalOptions}
+        models: dict[str, type[MethodOptions]] = {
+            "fly": FlyOptions,
+            "synthetic": SyntheticOptions,
+            "typical": TypicalOptions,
+        }
         return models.get(method)
 
     @hookimpl
     def specdec_verifier_is_lossy(self, method: str) -> bool:
-        """Say which two change the target's law."""
+        """Return whether a verifier changes the target's distribution."""
         return method in LOSSY
 
     @hookimpl
@@ -52,9 +56,9 @@ class VerifiersPlugin:
             message = "'block' looks at drafts that are drawn again later, which must then be drawn from other noise"
             step = "use 'coupled' or 'standard', or let the method draw with noise of its own"
             problems.append(Problem(key=KEY, message=message, next_step=step))
-        if method == "synthetic" and config.num_speculative_tokens is not None:
+        if method in ("fly", "synthetic") and config.num_speculative_tokens is not None:
             try:
-                cast("SyntheticOptions", options).rates(config.num_speculative_tokens)
+                cast("FlyOptions | SyntheticOptions", options).fit(config.num_speculative_tokens)
             except ValueError as error:
                 key, _, message = str(error).partition(" ")
                 problems.append(Problem(key=key, message=message))
@@ -74,6 +78,12 @@ class VerifiersPlugin:
             from specdec_plugin_verifiers.synthetic import Synthetic
 
             return Synthetic(kernels, cast("SyntheticOptions", options).rates(config.num_speculative_tokens))
+        if method == "fly":
+            from specdec_plugin_verifiers.fly import Fly
+
+            fly = cast("FlyOptions", options)
+            window = fly.window(config.num_speculative_tokens)
+            return Fly(kernels, window, fly.fly_entropy_threshold, fly.fly_entropy_top_k)
         if method == "typical":
             from specdec_plugin_verifiers.typical import Typical
 

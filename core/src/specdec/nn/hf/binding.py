@@ -27,7 +27,7 @@ _PACKED: WeakKeyDictionary[nn.Module, tuple[tuple[int, int], ReferenceType[Packe
 # Keywords of attention calls that change nothing for a causal flat batch without dropout.
 _HARMLESS = frozenset(
     {"dropout", "position_ids", "use_cache", "output_attentions", "output_hidden_states", "cache_position"}
-    | {"past_key_values", "return_dict", "logits_to_keep", "position_embeddings", "output_router_logits"}
+    | {"cache", "past_key_values", "return_dict", "logits_to_keep", "position_embeddings", "output_router_logits"}
 )
 
 

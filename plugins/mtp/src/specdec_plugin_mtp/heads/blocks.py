@@ -91,7 +91,6 @@ class FlatBlock:
                     x.unsqueeze(0),
                     attention_mask=None,
                     position_ids=places,
-                    past_key_values=None,
                     use_cache=False,
                     position_embeddings=turn,
                 )
