@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specdec.draft import StepStats
     from specdec.loader import Registry
     from specdec.protocols import Controller, Proposer, Verifier
-    from specdec.sources import Default, Detection, DraftSource, Problem, TargetHandle, TargetInfo, TargetSwap
+    from specdec.sources import Default, Detection, DraftSource, Note, Problem, TargetHandle, TargetInfo, TargetSwap
     from specdec.traits import MethodTraits
 
 
@@ -98,8 +98,11 @@ def specdec_load_target_as(method: str, hf_config: Mapping[str, Any]) -> Mapping
 @hookspec(firstresult=True)
 def specdec_check(
     method: str, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
-) -> Sequence[Problem] | None:
-    """Return everything that is wrong with this pairing, all at once. Default: no problems."""
+) -> Sequence[Problem | Note] | None:
+    """Return everything that is wrong with this pairing, all at once. Default: no problems.
+
+    A `Note` among them is no problem but a decision: how something was read that has several readings.
+    """
 
 
 @hookspec(firstresult=True)

@@ -76,6 +76,15 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Note:
+    """How a check read something that could be read in several ways; `explain` shows it among the decisions."""
+
+    key: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TargetSwap:
     """The pair that a draft checkpoint stands for: the target to load, and the speculative configuration."""
 
@@ -121,7 +130,7 @@ class TargetInfo:
         `max_model_len` is the host's limit; None means what the config says. Raises TargetError naming every figure
         that is missing and the keys that were looked for.
         """
-        config = _language_config(hf_config)
+        config = language_config(hf_config)
         figures = {
             "vocabulary size": (VOCAB_SIZE, None),
             "hidden size": (HIDDEN_SIZE, None),
@@ -224,7 +233,7 @@ class DraftSource:
     @property
     def max_model_len(self) -> int | None:
         """The longest context that its config names, under whatever name its family uses; None if it names none."""
-        return _figure(_language_config(self.hf_config), MAX_POSITIONS)
+        return _figure(language_config(self.hf_config), MAX_POSITIONS)
 
     @cached_property
     def weight_files(self) -> tuple[Path, ...]:
@@ -242,12 +251,12 @@ class DraftSource:
         return MappingProxyType(checkpoint.tensor_shapes(self.weight_files))
 
 
-def _language_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def language_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the config of the language model inside a config: nested keys win over those around them."""
     for key in TEXT_CONFIGS:
         inner = config.get(key)
         if isinstance(inner, Mapping):
-            return _language_config({**{k: v for k, v in config.items() if k != key}, **inner})
+            return language_config({**{k: v for k, v in config.items() if k != key}, **inner})
     return config
 
 

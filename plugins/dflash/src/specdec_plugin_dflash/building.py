@@ -19,7 +19,7 @@ from specdec.nn.draft_cache import DraftCache
 from specdec.nn.drawing import DraftSampler
 from specdec.nn.features import FeatureDrafter, Plan
 from specdec.nn.rotary import Rotary
-from specdec.nn.vocabulary import pick_embedding, read_map
+from specdec.nn.vocabulary import pick_embedding, read_map, warn_of_other_vocabulary
 from specdec.nn.weights import read_tensors
 from specdec.sources import DraftSource, TargetHandle
 from specdec_plugin_dflash import names, reading
@@ -46,6 +46,7 @@ def make(
         raise ConfigError(message)
     k = config.num_speculative_tokens
     _warn_of_long_blocks(layout, k)
+    warn_of_other_vocabulary(layout.config, target.info.vocab_size, draft.model, logger)
     parts = Parts(layout, draft, target, kernels, k)
     head = parts.head(options)
     room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, layout.rows(k))

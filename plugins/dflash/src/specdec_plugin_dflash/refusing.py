@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from specdec.rope import rope_problem
 from specdec.sources import DraftSource
 from specdec_plugin_dflash import names, reading
 from specdec_plugin_dflash.names import DFLASH, DSPARK
@@ -47,10 +48,8 @@ def unbuilt(method: str, draft: DraftSource, shapes: Mapping[str, object]) -> Re
         factor = reading.setting(config, key, 1.0)
         if factor != 1.0:
             return f"its config.json has {key} {factor!r}, and such a factor is not applied here", "", "model"
-    rope = config.get("rope_parameters")
-    if isinstance(rope, Mapping) and any(isinstance(value, Mapping) for value in rope.values()):
-        return "its rope_parameters differ between kinds of layers, which is not built here", "", "model"
-    return None
+    rope = rope_problem(config)
+    return None if rope is None else (rope, "give a head whose positions are of a known type", "model")
 
 
 def _second_generation(config: Mapping[str, object], architecture: str, shapes: Mapping[str, object]) -> str | None:
