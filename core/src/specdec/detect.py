@@ -15,6 +15,7 @@ from specdec.settling import method_of
 from specdec.sources import Detection, DraftSource, TargetSwap
 
 STRENGTHS: Final = ("possible", "likely", "certain")
+LOAD_AS: Final = "specdec_load_target_as"
 _AUTHORS: Final = "Tell the authors of the plugin."
 
 
@@ -63,14 +64,31 @@ def swap_target(source: DraftSource, registry: Registry) -> TargetSwap | None:
 
 
 def load_target_as(
+    source: DraftSource, config: SpeculativeConfig | None, registry: Registry
+) -> tuple[str, Mapping[str, Any]] | None:
+    """Return a method that knows a target of an unknown type, and its keys for it; None if none does.
+
+    The method that the configuration means is asked first; then, and without speculation, every installed proposer, as
+    in `detect`. Raises ConfigError if the configuration names no method and its checkpoint is nobody's, if two methods
+    answer differently, or if the target cannot be read; and the PluginError of the meant plugin if it fails.
+    """
+    meant = None if config is None else _meant_load_target_as(source, config, registry)
+    if meant is not None:
+        return meant
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for plugin, own in _each_plugin(registry, []):
+        keys = _ask(own, plugin, LOAD_AS, Mapping, method=plugin.name, hf_config=dict(source.hf_config))
+        if keys and all(keys != known for _, known in found):
+            found.append((plugin.name, keys))
+    if len(found) > 1:
+        message = f"{source.model!r} would be loaded differently by {', '.join(name for name, _ in found)}"
+        raise ConfigError(message)
+    return found[0] if found else None
+
+
+def _meant_load_target_as(
     source: DraftSource, config: SpeculativeConfig, registry: Registry
 ) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the method that a configuration means, and its keys for a target of an unknown type; None if it has none.
-
-    Raises ConfigError if the configuration names no method and its checkpoint is nobody's, or the target cannot be
-    read; and the PluginError of a plugin that fails.
-    """
-    hook = "specdec_load_target_as"
     name = config.method or method_of(registry.catalog, config.model)
     if name is None and config.model is None:
         return None
@@ -80,9 +98,9 @@ def load_target_as(
         record, _ = detect(DraftSource(config.model or "", revision=config.revision), registry)
     own = registry.scratch()
     plugin = own.load(record)
-    keys = own.call(plugin, hook, stage="check", method=record.name, hf_config=dict(source.hf_config))
+    keys = own.call(plugin, LOAD_AS, stage="check", method=record.name, hf_config=dict(source.hf_config))
     if keys is not None and not hasattr(keys, "keys"):
-        raise CheckStageError(record, f"{hook} returned {type(keys).__name__}, not a mapping", _AUTHORS)
+        raise CheckStageError(record, f"{LOAD_AS} returned {type(keys).__name__}, not a mapping", _AUTHORS)
     return (record.name, keys) if keys else None
 
 

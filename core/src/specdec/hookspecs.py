@@ -89,9 +89,10 @@ def specdec_swap_target(source: DraftSource) -> TargetSwap | None:
 def specdec_load_target_as(method: str, hf_config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return keys of config.json under which a host's library can load a target whose model_type it does not know.
 
-    A key whose value is None is taken out. Fires for the method that the configuration means, before anything else, and
-    only for such targets: a method inside a target's checkpoint may know what its family is made like. Default: None,
-    the target cannot be loaded.
+    A key whose value is None is taken out. Fires before anything else, and only for such targets: for the method that
+    the configuration means, and where that has no answer, or without speculation, for every proposer plugin. A method
+    inside a target's checkpoint may know what its family is made like. Default: None; if nobody knows the type, the
+    target cannot be loaded.
     """
 
 

@@ -156,9 +156,9 @@ def _loaded_as(
     model: str | None, revision: str | None, speculative_config: Any, registry: Registry
 ) -> ModelSource | None:
     """Return a target of a type that transformers does not know, with the keys by which the method has it loaded."""
-    if model is None or speculative_config is None:
+    if model is None:
         return None
-    config, problems = SpeculativeConfig.read(speculative_config)
+    config, problems = (None, []) if speculative_config is None else SpeculativeConfig.read(speculative_config)
     draft = DraftSource(model, revision=revision)
     try:
         if problems or is_known_type(draft.hf_config.get("model_type")):

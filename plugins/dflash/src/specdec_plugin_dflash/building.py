@@ -50,7 +50,7 @@ def make(
     parts = Parts(layout, draft, target, kernels, k)
     head = parts.head(options)
     room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, layout.rows(k))
-    plan = _plan(parts, head, DraftSampler.of(config, target, kernels), options)
+    plan = _plan(parts, head, DraftSampler.of(config, target, kernels), options, k)
     return FeatureDrafter(head, DraftCache(target.new_arena(room)), plan)
 
 
@@ -67,14 +67,16 @@ def _warn_of_long_blocks(layout: Layout, k: int) -> None:
     )
 
 
-def _plan(parts: Parts, head: BlockHead, sampler: DraftSampler, options: DFlashOptions) -> Plan:
+def _plan(parts: Parts, head: BlockHead, sampler: DraftSampler, options: DFlashOptions, k: int) -> Plan:
     layout = parts.layout
+    places = 0 if all(layer.causal for layer in layout.attention) else k
     if not isinstance(options, DSparkOptions):
-        return BlockPlan(head, sampler, layout.mask_token, from_anchor=layout.from_anchor)
+        return BlockPlan(head, sampler, layout.mask_token, places, from_anchor=layout.from_anchor)
     return MarkovPlan(
         head,
         sampler,
         layout.mask_token,
+        places,
         parts.markov(options),
         from_anchor=layout.from_anchor,
         threshold=options.confidence_threshold,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,10 @@ from specdec.errors import TargetError
 
 GGUF = ".gguf"
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
+REPORT = "log_state_dict_report"  # the function of transformers that logs the table of tensors after a load
+LISTED = 8
+
+logger = logging.getLogger("specdec.nn.hf")
 
 
 def resolve_device(device: str) -> torch.device:
@@ -160,7 +165,7 @@ def load_model(source: ModelSource, dtype: Any, device: torch.device, quantizati
     if source.gguf_file is not None and hasattr(transformers, "GgufConfig"):
         arguments["quantization_config"] = transformers.GgufConfig(dequantize=True)
     try:
-        with _quiet_unless_terminal():
+        with _quiet_unless_terminal(), _without_report():
             loaded: nn.Module
             loaded, info = transformers.AutoModelForCausalLM.from_pretrained(
                 source.place, dtype=dtype, output_loading_info=True, **arguments
@@ -171,7 +176,19 @@ def load_model(source: ModelSource, dtype: Any, device: torch.device, quantizati
         missing = sorted(info["missing_keys"])
         message = f"model {source.name!r} lacks {len(missing)} of its tensors: {', '.join(missing[:8])}"
         raise TargetError(message + (", ..." if len(missing) > 8 else "") + "; is its checkpoint whole?")
+    if info["unexpected_keys"]:
+        _report_unused(source, sorted(info["unexpected_keys"]))
     return (loaded if "device_map" in arguments else loaded.to(device)).eval()
+
+
+def _report_unused(source: ModelSource, names: list[str]) -> None:
+    """Log the tensors of a checkpoint that its model has no use for, in one line.
+
+    Where a method knew what the model is made like, they are most likely that method's own: then this is no warning.
+    """
+    level = logging.WARNING if source.patch is None else logging.INFO
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    logger.log(level, "model %r has tensors that it does not use: %s%s", source.name, ", ".join(names[:LISTED]), more)
 
 
 def _is_quantised(source: ModelSource) -> bool:
@@ -208,15 +225,30 @@ def first_line(error: BaseException) -> str:
 
 
 @contextmanager
+def _without_report() -> Iterator[None]:
+    """Keep transformers' table of missing and unused tensors off the log: what it tells is raised or logged here."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return record.funcName != REPORT
+
+    reporting = logging.getLogger("transformers.modeling_utils")
+    reporting.addFilter(is_other)
+    try:
+        yield
+    finally:
+        reporting.removeFilter(is_other)
+
+
+@contextmanager
 def _quiet_unless_terminal() -> Iterator[None]:
     """Keep the progress bar of the weights off logs, and leave the setting as it was."""
-    from transformers.utils import logging
+    from transformers.utils import logging as settings
 
-    was_on = logging.is_progress_bar_enabled()
+    was_on = settings.is_progress_bar_enabled()
     if not sys.stderr.isatty():
-        logging.disable_progress_bar()
+        settings.disable_progress_bar()
     try:
         yield
     finally:
         if was_on:
-            logging.enable_progress_bar()
+            settings.enable_progress_bar()
