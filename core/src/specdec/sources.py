@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from specdec import checkpoint
+from specdec import checkpoint, gguf_file
 from specdec.errors import ConfigError, TargetError
 
 if TYPE_CHECKING:
@@ -215,7 +215,12 @@ class DraftSource:
         # Of a hub id no weights yet: the config may be all that is needed.
         place = checkpoint.locate(self.model, JSON_FILES, self.revision)
         file = (place if place.is_dir() else place.parent) / CONFIG
-        if file.is_file():
+        adapter = checkpoint.adapter_problem(place)
+        if adapter is not None:
+            raise ConfigError(f"{self.model!r} {adapter}")
+        if place.is_file() and place.suffix == gguf_file.SUFFIX:
+            config = gguf_file.read_config(place)
+        elif file.is_file():
             config = checkpoint.read_json_object(file)
         elif self.weight_files:
             config = {}

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from specdec.errors import TargetError
+from specdec import checkpoint
+from specdec.errors import ConfigError, TargetError
 
 GGUF = ".gguf"
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
@@ -119,11 +120,19 @@ def _check_folder(model: str, path: Path) -> None:
     if not path.is_dir():
         message = f"model {model!r} is not a folder; expected a folder with config.json and weights, or a hub id"
         raise TargetError(message)
+    adapter = checkpoint.adapter_problem(path)
+    if adapter is not None:
+        raise TargetError(f"model {model!r} {adapter}")
     if not (path / "config.json").is_file():
         packed = sorted(file.name for file in path.glob("*" + GGUF))
         hint = f"pass one of its files: {', '.join(packed)}" if packed else "is it what save_pretrained wrote?"
         message = f"model folder {model!r} has no config.json; {hint}"
         raise TargetError(message)
+    try:
+        for file in (path / "config.json", *(file for pattern in WEIGHT_PATTERNS for file in path.glob(pattern))):
+            checkpoint.check_is_no_pointer(file)
+    except ConfigError as error:
+        raise TargetError(f"model {model!r} cannot be loaded: {error}") from error
     if not any(next(path.glob(pattern), None) for pattern in WEIGHT_PATTERNS):
         message = f"model folder {model!r} has a config.json but no weights ({', '.join(WEIGHT_PATTERNS)})"
         raise TargetError(message)
