@@ -67,7 +67,9 @@ class Oracle:
         y = x @ self.t[f"{name}.weight"].T
         return y + self.t[f"{name}.bias"] if f"{name}.bias" in self.t else y
 
-    def draft(self, rows: Sequence[tuple[int, Tensor]], newest: int, k: int, given: Sequence[int] = (), whole: int = 0) -> Drafted:
+    def draft(
+        self, rows: Sequence[tuple[int, Tensor]], newest: int, k: int, given: Sequence[int] = (), whole: int = 0
+    ) -> Drafted:
         """Draft k tokens after committed rows (position, the target's states side by side) and the newest id.
 
         With `given`, these are the drafts, and their logits are what is asked for. The block has `whole` places where

@@ -102,7 +102,7 @@ class Agreement:
 
 
 def agreement(recorder: RecordingProposer, oracle: Oracle, k: int) -> Agreement:
-    """Assert that each draft is the beginning of the oracle's whole block of k, and that the layout of rows was the contract's."""
+    """Assert that each draft begins the oracle's whole block of k, and that the layout of rows was the contract's."""
     assert recorder.layout_problems() == []
     found = Agreement()
     for moment in moments(recorder):

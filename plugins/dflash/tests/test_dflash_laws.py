@@ -66,7 +66,7 @@ def test_reported_laws_are_the_softmax_of_the_oracles_logits(name: str, tmp_path
             compared += 1
             differing += token != int(logits.argmax())
     assert compared > 20
-    assert differing > 2, "drafts were drawn, not the likeliest ones"
+    assert differing >= 2, "drafts were drawn, not the likeliest ones"
 
 
 @pytest.mark.parametrize("name", ["dflash: small vocabulary", "dspark: filling in"])

@@ -121,7 +121,7 @@ def test_a_table_of_positions_that_neighbours_would_change_is_allowed_below_its_
 
 def test_positions_of_an_unknown_type_are_refused_before_weights_are_read(model: str, tmp_path: Path) -> None:
     strange = patch(draft(tmp_path / "d"), rope_parameters={"rope_type": "spiral", "rope_theta": 1e4})
-    with pytest.raises(ConfigError, match="type 'spiral'.*known are default, linear"):
+    with pytest.raises(ConfigError, match=r"type 'spiral'.*known are default, linear"):
         settled(strange)
 
 

@@ -1,4 +1,4 @@
-"""P-EAGLE's rows see only those before them, so fewer drafts are the first of the whole block's without a whole pass."""
+"""P-EAGLE's rows see only those before them, so fewer drafts are the first of a whole block's without it."""
 
 from __future__ import annotations
 
