@@ -13,7 +13,7 @@ from mtp_models import MODELS
 from mtp_oracle import Row
 from mtp_replay import Compared, oracle_of
 
-from specdec.errors import TargetError
+from specdec.errors import SpecdecError
 from specdec.sources import TargetInfo
 from specdec.testing.contract import ProposerContract
 from specdec.testing.fakes import FakeTarget
@@ -184,8 +184,14 @@ def test_a_mimo_is_loaded_without_its_modules_and_without_a_table_of_them(
     assert reporting.filters == []
 
 
-@pytest.mark.parametrize("keys", [{"method": "nothing"}, {"methot": "mtp"}])
-def test_a_configuration_that_is_wrong_does_not_load_a_mimo(keys: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ({"method": "nothing"}, "cannot be loaded, the configuration cannot be read"),
+        ({"methot": "mtp"}, "neither method nor model"),
+    ],
+)
+def test_a_configuration_that_is_wrong_does_not_load_a_mimo(keys: Any, error: str, tmp_path: Path) -> None:
     folder = mtp_models.save(tmp_path, "mimo", mtp_models.module_tensors("mimo"))
-    with pytest.raises(TargetError, match="cannot be loaded, the configuration cannot be read"):
+    with pytest.raises(SpecdecError, match=error):
         LLM(folder, keys)
