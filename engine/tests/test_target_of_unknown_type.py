@@ -86,12 +86,14 @@ def test_a_method_that_does_not_know_it_either_leaves_the_target_refused(answer:
 
 
 @pytest.mark.parametrize("config", [None, {"method": "ngram", "num_speculative_tokens": 2}])
-def test_only_the_method_that_is_meant_is_asked(config: Any, folder: Path) -> None:
+def test_without_a_method_that_knows_it_every_installed_one_is_asked(config: Any, folder: Path) -> None:
+    with LLM(folder) as plain:
+        wanted = text(plain)
     rewrite(folder, model_type="unheard")
     plugin = Knowing()
-    with pytest.raises(TargetError, match="unheard"):
-        LLM(folder, config, plugins={"knowing": plugin})
-    assert plugin.asked == []
+    with LLM(folder, config, plugins={"knowing": plugin}) as llm:
+        assert text(llm) == wanted
+    assert len(plugin.asked) == 1
 
 
 def test_an_answer_that_is_no_mapping_is_the_plugins_error(folder: Path) -> None:

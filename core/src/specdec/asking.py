@@ -26,11 +26,12 @@ from specdec.loader import LoadedPlugin, Registry
 from specdec.options import OPTIONS_HOOKS, keys_of, options_model
 from specdec.sources import Detection, DraftSource, TargetSwap
 
-Question = Literal["detect", "swap", "options"]
+Question = Literal["detect", "swap", "load_as", "options"]
 HOOKS: Final[dict[str, tuple[str, str, type[Any]]]] = {
     "detect": ("specdec_detect_method", "draft", Detection),
     "swap": ("specdec_swap_target", "source", TargetSwap),
 }
+LOAD_AS: Final = "specdec_load_target_as"
 LIMIT: Final = 20.0  # seconds that one plugin may take over a checkpoint that is here
 PROGRAM: Final = (
     "import json, sys; data = json.loads(sys.stdin.read()); sys.path[:] = data['path']; "
@@ -71,8 +72,9 @@ def ask(
 ) -> list[Answer]:
     """Return one answer a record, in order.
 
-    question  "detect": a `Detection`; "swap": a `TargetSwap`; "options": the keys of its options model
-    source    the checkpoint, for the first two
+    question  "detect": a `Detection`; "swap": a `TargetSwap`; "load_as": the keys under which a target of
+              unknown type is loaded; "options": the keys of its options model
+    source    the checkpoint, for the first three
     """
     place = (tuple(sys.path), tuple(map(id, registry.hookspec_modules)))
     about = (question, *_state_of(source))
@@ -222,7 +224,7 @@ def answers(
         try:
             plugin = registry.load(record)
             loaded = True
-            repeated = question != "options" and id(plugin.plugin) in seen
+            repeated = question in HOOKS and id(plugin.plugin) in seen
             seen.add(id(plugin.plugin))
             yield {"of": i, "said": None if repeated else _said(question, registry, plugin, source)}
         except SpecdecError as error:
@@ -233,6 +235,8 @@ def _said(question: Question, registry: Registry, plugin: LoadedPlugin, source: 
     """Return a plugin's answer as plain data; raises the PluginError of what is wrong with it."""
     if question == "options":
         return sorted(keys_of(options_model(registry, plugin, OPTIONS_HOOKS[plugin.record.kind])))
+    if question == "load_as":
+        return load_as(registry, plugin, source) if source is not None else None
     hook, argument, kind = HOOKS[question]
     said = registry.call(plugin, hook, stage="check", **{argument: source})
     if said is None:
@@ -241,6 +245,15 @@ def _said(question: Question, registry: Registry, plugin: LoadedPlugin, source: 
         problem = f"{hook} returned {type(said).__name__}, not {kind.__name__} or None"
         raise CheckStageError(plugin.record, problem, "Tell the authors of the plugin.")
     return {name: getattr(said, name) for name in kind.__dataclass_fields__}
+
+
+def load_as(registry: Registry, plugin: LoadedPlugin, source: DraftSource) -> dict[str, Any] | None:
+    """Return the keys under which a plugin would have a target of unknown type loaded, None if it does not know it."""
+    said = registry.call(plugin, LOAD_AS, stage="check", method=plugin.record.name, hf_config=dict(source.hf_config))
+    if said is not None and not hasattr(said, "keys"):
+        problem = f"{LOAD_AS} returned {type(said).__name__}, not a mapping"
+        raise CheckStageError(plugin.record, problem, "Tell the authors of the plugin.")
+    return dict(said) if said else None
 
 
 def serve(data: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from specdec import gguf_file
 from specdec.errors import ConfigError
 
 INDEXES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -16,6 +17,8 @@ TORCH_SUFFIXES: Final = (".bin", ".pt", ".pth")
 NOT_WEIGHTS: Final = frozenset(
     {"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "mask_embedding.pt"}
 )
+ADAPTER: Final = "adapter_config.json"
+POINTER: Final = b"version https://git-lfs"
 MAX_HEADER: Final = 100_000_000
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?\Z")
 
@@ -47,8 +50,37 @@ def locate(model: str, patterns: Sequence[str] | None = None, revision: str | No
         raise ConfigError(message) from error
 
 
+def check_is_no_pointer(file: Path) -> None:
+    """Raise ConfigError if git-lfs has left its pointer in the place of a file's content."""
+    try:
+        with file.open("rb") as stream:
+            is_pointer = stream.read(len(POINTER)) == POINTER
+    except OSError:  # whoever reads the content reports it
+        return
+    if is_pointer:
+        message = (
+            f"{file} is a git-lfs pointer and not the content itself; fetch it with 'git lfs pull' in its repository, "
+            "or download the files from the Hub anew"
+        )
+        raise ConfigError(message)
+
+
+def adapter_problem(folder: Path) -> str | None:
+    """Return why a folder is no model but an adapter (LoRA and the like) for one, None if it is not."""
+    file = folder / ADAPTER
+    if not file.is_file() or (folder / "config.json").is_file():
+        return None
+    said = read_json_object(file)
+    base, kind = said.get("base_model_name_or_path"), said.get("peft_type") or "PEFT"
+    return (
+        f"is a {kind} adapter for {base!r} ({ADAPTER}) and not a model; merge it into that model (merge_and_unload of "
+        "the package peft, then save_pretrained) and give the folder of the result"
+    )
+
+
 def read_json_object(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file; raises ConfigError naming file, line and column of what does not parse."""
+    check_is_no_pointer(file)
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
@@ -66,7 +98,7 @@ def read_json_object(file: Path) -> dict[str, Any]:
 def weight_files(path: Path) -> list[Path]:
     """Return the files with tensors: the path itself, or a folder's safetensors, or else its torch files."""
     if path.is_file():
-        return [path] if path.suffix == ".safetensors" or path.suffix in TORCH_SUFFIXES else []
+        return [path] if path.suffix in (".safetensors", gguf_file.SUFFIX, *TORCH_SUFFIXES) else []
     found = sorted(path.glob("*.safetensors"))
     if found:
         return found
@@ -91,7 +123,11 @@ def tensor_shapes(files: Iterable[Path]) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor in the files, by name."""
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
-        shapes.update(_safetensors_shapes(file) if file.suffix == ".safetensors" else _torch_shapes(file))
+        check_is_no_pointer(file)
+        if file.suffix == gguf_file.SUFFIX:
+            shapes.update(gguf_file.read_shapes(file))
+        else:
+            shapes.update(_safetensors_shapes(file) if file.suffix == ".safetensors" else _torch_shapes(file))
     return shapes
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from specdec.asking import Answer, ask
+from specdec.asking import Answer, ask, load_as
 from specdec.catalog import LOCAL_DISTRIBUTION, Record
 from specdec.config import SpeculativeConfig
 from specdec.errors import CheckStageError, ConfigError, PluginWarning
@@ -66,14 +66,31 @@ def swap_target(source: DraftSource, registry: Registry) -> TargetSwap | None:
 
 
 def load_target_as(
+    source: DraftSource, config: SpeculativeConfig | None, registry: Registry
+) -> tuple[str, Mapping[str, Any]] | None:
+    """Return a method that knows a target of an unknown type, and its keys for it; None if none does.
+
+    The method that the configuration means is asked first; then, and without speculation, every installed proposer, as
+    in `detect`. Raises ConfigError if the configuration names no method and its checkpoint is nobody's, if two methods
+    answer differently, or if the target cannot be read; and the PluginError of the meant plugin if it fails.
+    """
+    meant = None if config is None else _meant_load_target_as(source, config, registry)
+    if meant is not None:
+        return meant
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for answer in ask("load_as", registry.catalog.of_kind("proposer"), registry, source):
+        _note_problem([], answer)
+        if answer.said and all(answer.said != known for _, known in found):
+            found.append((answer.record.name, answer.said))
+    if len(found) > 1:
+        message = f"{source.model!r} would be loaded differently by {', '.join(name for name, _ in found)}"
+        raise ConfigError(message)
+    return found[0] if found else None
+
+
+def _meant_load_target_as(
     source: DraftSource, config: SpeculativeConfig, registry: Registry
 ) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the method that a configuration means, and its keys for a target of an unknown type; None if it has none.
-
-    Raises ConfigError if the configuration names no method and its checkpoint is nobody's, or the target cannot be
-    read; and the PluginError of a plugin that fails.
-    """
-    hook = "specdec_load_target_as"
     name = config.method or method_of(registry.catalog, config.model)
     if name is None and config.model is None:
         return None
@@ -82,10 +99,7 @@ def load_target_as(
     else:
         record, _ = detect(DraftSource(config.model or "", revision=config.revision), registry)
     own = registry.scratch()
-    plugin = own.load(record)
-    keys = own.call(plugin, hook, stage="check", method=record.name, hf_config=dict(source.hf_config))
-    if keys is not None and not hasattr(keys, "keys"):
-        raise CheckStageError(record, f"{hook} returned {type(keys).__name__}, not a mapping", _AUTHORS)
+    keys = load_as(own, own.load(record), source)
     return (record.name, keys) if keys else None
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specdec.draft import StepStats
     from specdec.loader import Registry
     from specdec.protocols import Controller, Proposer, Verifier
-    from specdec.sources import Default, Detection, DraftSource, Problem, TargetHandle, TargetInfo, TargetSwap
+    from specdec.sources import Default, Detection, DraftSource, Note, Problem, TargetHandle, TargetInfo, TargetSwap
     from specdec.traits import MethodTraits
 
 
@@ -89,17 +89,21 @@ def specdec_swap_target(source: DraftSource) -> TargetSwap | None:
 def specdec_load_target_as(method: str, hf_config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return keys of config.json under which a host's library can load a target whose model_type it does not know.
 
-    A key whose value is None is taken out. Fires for the method that the configuration means, before anything else, and
-    only for such targets: a method inside a target's checkpoint may know what its family is made like. Default: None,
-    the target cannot be loaded.
+    A key whose value is None is taken out. Fires before anything else, and only for such targets: for the method that
+    the configuration means, and where that has no answer, or without speculation, for every proposer plugin. A method
+    inside a target's checkpoint may know what its family is made like. Default: None; if nobody knows the type, the
+    target cannot be loaded.
     """
 
 
 @hookspec(firstresult=True)
 def specdec_check(
     method: str, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
-) -> Sequence[Problem] | None:
-    """Return everything that is wrong with this pairing, all at once. Default: no problems."""
+) -> Sequence[Problem | Note] | None:
+    """Return everything that is wrong with this pairing, all at once. Default: no problems.
+
+    A `Note` among them is no problem but a decision: how something was read that has several readings.
+    """
 
 
 @hookspec(firstresult=True)

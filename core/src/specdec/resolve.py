@@ -26,7 +26,7 @@ from specdec.old_keys import renew
 from specdec.options import MethodOptions, keys_of, options_model, request_options, validate
 from specdec.other_keys import settle_other_keys
 from specdec.settling import Settling, find_controller, find_observers, method_of
-from specdec.sources import Default, DraftSource, Problem, TargetInfo
+from specdec.sources import Default, DraftSource, Note, Problem, TargetInfo
 from specdec.traits import MethodTraits
 
 __all__ = ["request_options", "resolve", "swap_target"]
@@ -244,8 +244,12 @@ def _traits(
 
 
 def _note_problems(settling: Settling, plugin: LoadedPlugin, hook: str, **arguments: Any) -> None:
-    """Ask a plugin what is wrong."""
-    problems = settling.call(plugin, hook, **arguments) or ()
+    """Ask a plugin what is wrong, and how it read what can be read in several ways."""
+    said = settling.call(plugin, hook, **arguments) or ()
+    problems = [part for part in said if not isinstance(part, Note)]
+    for note in said:
+        if isinstance(note, Note):
+            settling.decide(note.key, note.value, note.reason)
     if not all(isinstance(problem, Problem) for problem in problems):
         raise CheckStageError(plugin.record, f"{hook} returned {problems!r}, not Problem objects", _AUTHORS)
     apart = [p for p in problems if p.drafter_only and settling.host_has_methods]

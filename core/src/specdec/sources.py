@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from specdec import checkpoint
+from specdec import checkpoint, gguf_file
 from specdec.errors import ConfigError, TargetError
 
 if TYPE_CHECKING:
@@ -76,6 +76,15 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Note:
+    """How a check read something that could be read in several ways; `explain` shows it among the decisions."""
+
+    key: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TargetSwap:
     """The pair that a draft checkpoint stands for: the target to load, and the speculative configuration."""
 
@@ -121,7 +130,7 @@ class TargetInfo:
         `max_model_len` is the host's limit; None means what the config says. Raises TargetError naming every figure
         that is missing and the keys that were looked for.
         """
-        config = _language_config(hf_config)
+        config = language_config(hf_config)
         figures = {
             "vocabulary size": (VOCAB_SIZE, None),
             "hidden size": (HIDDEN_SIZE, None),
@@ -160,7 +169,7 @@ class TargetInfo:
         if not config:
             message = f"target {fspath(model)!r} cannot be used: it has no {CONFIG}"
             raise TargetError(message)
-        own = _figure(_language_config(config), MAX_POSITIONS)
+        own = _figure(language_config(config), MAX_POSITIONS)
         if max_model_len is not None and own is not None and max_model_len > own:
             message = f"max_model_len={max_model_len} is above the model's own limit of {own} positions"
             raise TargetError(message)
@@ -217,7 +226,12 @@ class DraftSource:
         # Of a hub id no weights yet: the config may be all that is needed.
         place = checkpoint.locate(self.model, JSON_FILES, self.revision)
         file = (place if place.is_dir() else place.parent) / CONFIG
-        if file.is_file():
+        adapter = checkpoint.adapter_problem(place)
+        if adapter is not None:
+            raise ConfigError(f"{self.model!r} {adapter}")
+        if place.is_file() and place.suffix == gguf_file.SUFFIX:
+            config = gguf_file.read_config(place)
+        elif file.is_file():
             config = checkpoint.read_json_object(file)
         elif self.weight_files:
             config = {}
@@ -235,7 +249,7 @@ class DraftSource:
     @property
     def max_model_len(self) -> int | None:
         """The longest context that its config names, under whatever name its family uses; None if it names none."""
-        return _figure(_language_config(self.hf_config), MAX_POSITIONS)
+        return _figure(language_config(self.hf_config), MAX_POSITIONS)
 
     @cached_property
     def weight_files(self) -> tuple[Path, ...]:
@@ -253,12 +267,12 @@ class DraftSource:
         return MappingProxyType(checkpoint.tensor_shapes(self.weight_files))
 
 
-def _language_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def language_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the config of the language model inside a config: nested keys win over those around them."""
     for key in TEXT_CONFIGS:
         inner = config.get(key)
         if isinstance(inner, Mapping):
-            return _language_config({**{k: v for k, v in config.items() if k != key}, **inner})
+            return language_config({**{k: v for k, v in config.items() if k != key}, **inner})
     return config
 
 

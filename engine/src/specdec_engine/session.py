@@ -181,7 +181,7 @@ def open_session(
     try:
         source, hf_config = read_config(model, revision, hf_model, trust_remote_code)
     except TargetError:
-        source = _loaded_as(model, revision, speculative_config, registry)
+        source = _loaded_as(model, revision, speculative_config, registry, trust_remote_code)
         swapped = _swapped(model, speculative_config, registry) if source is None else None
         if source is not None:
             hf_config = load_config(source)
@@ -215,12 +215,12 @@ def open_session(
 
 
 def _loaded_as(
-    model: str | None, revision: str | None, speculative_config: Any, registry: Registry
+    model: str | None, revision: str | None, speculative_config: Any, registry: Registry, runs_code: bool
 ) -> ModelSource | None:
     """Return a target of a type that transformers does not know, with the keys by which the method has it loaded."""
-    if model is None or speculative_config is None:
+    if model is None:
         return None
-    config, problems = SpeculativeConfig.read(speculative_config)
+    config, problems = (None, []) if speculative_config is None else SpeculativeConfig.read(speculative_config)
     draft = DraftSource(model, revision=revision)
     try:
         if problems or is_known_type(draft.hf_config.get("model_type")):
@@ -238,7 +238,7 @@ def _loaded_as(
         keys.get("model_type"),
         method,
     )
-    return replace(ModelSource.of(model, revision), patch=keys)
+    return replace(ModelSource.of(model, revision, runs_code), patch=keys)
 
 
 def _swapped(model: str | None, speculative_config: Any, registry: Registry) -> tuple[str, Any] | None:

@@ -67,16 +67,19 @@ class Oracle:
         y = x @ self.t[f"{name}.weight"].T
         return y + self.t[f"{name}.bias"] if f"{name}.bias" in self.t else y
 
-    def draft(self, rows: Sequence[tuple[int, Tensor]], newest: int, k: int, given: Sequence[int] = ()) -> Drafted:
+    def draft(
+        self, rows: Sequence[tuple[int, Tensor]], newest: int, k: int, given: Sequence[int] = (), whole: int = 0
+    ) -> Drafted:
         """Draft k tokens after committed rows (position, the target's states side by side) and the newest id.
 
-        With `given`, these are the drafts, and their logits are what is asked for.
+        With `given`, these are the drafts, and their logits are what is asked for. The block has `whole` places where
+        that is more.
         """
-        count = k if self.m.from_anchor else k + 1
+        places = max(k, whole)
+        count = places if self.m.from_anchor else places + 1
         states = self.block(rows, [newest] + [self.m.mask[0]] * (count - 1))
-        places = states if self.m.from_anchor else states[1:]
         found, before = Drafted(), newest
-        for j, y in enumerate(places):
+        for j, y in enumerate((states if self.m.from_anchor else states[1:])[:k]):
             logits = self.t_logits(y, before)
             order = sorted(range(self.vocab), key=lambda i: (-float(logits[i]), i))
             token = given[j] if given else order[0]

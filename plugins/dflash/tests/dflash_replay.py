@@ -101,12 +101,12 @@ class Agreement:
     gaps: int = 0
 
 
-def agreement(recorder: RecordingProposer, oracle: Oracle) -> Agreement:
-    """Assert that each draft is the oracle's, and that the layout of rows was the contract's."""
+def agreement(recorder: RecordingProposer, oracle: Oracle, k: int) -> Agreement:
+    """Assert that each draft begins the oracle's whole block of k, and that the layout of rows was the contract's."""
     assert recorder.layout_problems() == []
     found = Agreement()
     for moment in moments(recorder):
-        wanted = oracle.draft(moment.rows, moment.newest, moment.limit)
+        wanted = oracle.draft(moment.rows, moment.newest, moment.limit, whole=k)
         assert moment.tokens == wanted.tokens, f"{moment.name} with {len(moment.rows)} rows"
         found.margin = min(found.margin, wanted.margin)
         found.drafted[moment.name] = found.drafted.get(moment.name, 0) + len(moment.tokens)

@@ -28,7 +28,7 @@ def test_drafts_are_the_oracles(name: str, tmp_path: Path) -> None:
     driver = Driver(recorder, resolved.traits, target)
     driver.run(SCRIPTS)
     assert driver.problems == []
-    found = agreement(recorder, layout.oracle())
+    found = agreement(recorder, layout.oracle(), 6)
     assert set(found.drafted) == {script.name for script in SCRIPTS}
     assert sum(found.drafted.values()) > 60
     assert found.gaps > 8, "gaps were among them"

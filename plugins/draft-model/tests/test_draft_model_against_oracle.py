@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draft_model_folders import draft, drafter, patch, saved
+from draft_model_folders import asked, draft, drafter, patch, saved
 from draft_model_oracle import Checked, Ids, Oracle
 from draft_model_tokenizers import numbered
 
 from specdec.testing.contract import script_batch
 from specdec.testing.driving import Driver, Script
-from specdec.testing.fakes import FakeTarget
+from specdec.testing.fakes import FakeRequest, FakeTarget
 from specdec.testing.targets import tiny_target
 
 VOCAB = 128
@@ -94,3 +94,17 @@ def test_tokens_shared_by_text_are_drafted_in_one_pass_as_well(tmp_path: Path) -
     to_draft = {VOCAB - 1 - i: i for i in range(120)}
     ids = Ids(to_draft, {place: i for i, place in to_draft.items()}, unknown=120)
     checked(model, ids, target, pard=MASK, use_heterogeneous_vocab=True, parallel_drafting=True)
+
+
+def test_fewer_drafts_of_one_pass_are_the_first_of_the_whole_pass(tmp_path: Path) -> None:
+    """Rows of mask tokens see only those before them, so a shorter pass drafts the same."""
+    model = patch(draft(tmp_path / "d"), pard_token=MASK, spd_type="pard")
+    drafted = []
+    for limit in (5, 4, 3, 2, 1):
+        proposer, _ = drafter(model, TARGET, 5)
+        request = FakeRequest("x", list(range(3, 20)))
+        proposer.start(request)
+        drafted.append(asked(proposer, [request], limit).tokens.tolist())
+        proposer.close()
+    assert [len(tokens) for tokens in drafted] == [5, 4, 3, 2, 1]
+    assert all(tokens == drafted[0][: len(tokens)] for tokens in drafted)

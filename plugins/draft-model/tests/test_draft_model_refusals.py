@@ -119,6 +119,18 @@ def test_a_table_of_positions_that_neighbours_would_change_is_allowed_below_its_
     drafter(model, TARGET, max_model_len=64)
 
 
+def test_positions_of_an_unknown_type_are_refused_before_weights_are_read(model: str, tmp_path: Path) -> None:
+    strange = patch(draft(tmp_path / "d"), rope_parameters={"rope_type": "spiral", "rope_theta": 1e4})
+    with pytest.raises(ConfigError, match=r"type 'spiral'.*known are default, linear"):
+        settled(strange)
+
+
+def test_positions_of_three_axes_are_refused_where_the_models_class_has_none(tmp_path: Path) -> None:
+    rope = {"rope_type": "mrope", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+    strange = patch(draft(tmp_path / "d"), rope_parameters=rope)
+    refused(strange, "type 'mrope', which this type of model does not have", TargetError)
+
+
 def test_quantisation_by_name_needs_what_transformers_needs_and_that_is_known_before_anything_is_loaded(
     model: str,
 ) -> None:

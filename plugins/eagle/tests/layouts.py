@@ -208,6 +208,20 @@ LAYOUTS: dict[str, Layout] = {
         25, rope_theta=1.5e5, rope_scaling={"rope_type": "yarn", "factor": 32.0, "truncate": False, **YARN}
     ),
     "eagle3-linear-scaling": three(26, rope_scaling={"type": "linear", "factor": 4.0}),
+    "eagle3-mrope-scaling": three(40, rope_theta=1e6, rope_scaling={"type": "mrope", "mrope_section": [1, 1, 2]}),
+    "eagle3-mrope-parameters": three(
+        43, rope_parameters={"rope_type": "mrope", "rope_theta": 1e6, "mrope_section": [1, 1, 2]}
+    ),
+    "eagle3-mrope-default": three(
+        42,
+        rope_parameters={
+            "rope_type": "default",
+            "type": "default",
+            "rope_theta": 1e6,
+            "mrope_section": [1, 1, 2],
+            "mrope_interleaved": True,
+        },
+    ),
     "eagle3-half-rotated": three(27, partial_rotary_factor=0.5),
     "eagle3-speculators": speculators("eagle3", three(29, layer="layers.0.")),
     "eagle3-speculators-qwen3": speculators(

@@ -164,7 +164,7 @@ def test_defaults_are_the_published_ones() -> None:
     from specdec_plugin_eagle.aux_layers import aux_layers
 
     for layers, wanted in ((28, (2, 14, 25)), (32, (2, 16, 29)), (36, (2, 18, 33)), (64, (2, 32, 61))):
-        assert aux_layers({}, EagleOptions(), layers, 3) == wanted
+        assert aux_layers({}, EagleOptions(), layers, 3).layers == wanted
 
 
 def test_the_number_of_states_comes_from_the_tensor_row_87(tmp_path: Path) -> None:

@@ -6,13 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import numpy as np
 import pytest
 import torch
 from host import Host
-from layouts import LAYOUTS, VOCAB, Layout, changed, three
+from layouts import LAYOUTS, TARGET, VOCAB, WIDTH, Layout, changed, three
 
+from specdec.catalog import Catalog
 from specdec.errors import ConfigError
+from specdec.loader import Registry
+from specdec.resolve import resolve
+from specdec.testing.fakes import FakeTarget
+
+INFO = FakeTarget(TARGET).info
+REGISTRY = Registry(Catalog.discover())
 
 
 def built(layout: Layout, folder: Path, **options: Any) -> Any:
@@ -88,3 +96,49 @@ def test_a_map_of_zeros_of_a_padded_head_is_the_identity(tmp_path: Path) -> None
     layout = changed(LAYOUTS["eagle3-padded-head"], d2t=torch.zeros(VOCAB + 8, dtype=torch.int64))
     proposer, _, _ = built(layout, tmp_path / "x")
     assert proposer._head.d2t is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rope_scaling": {"type": "spiral"}}, "rope_scaling of type 'spiral'.*default, linear"),
+        ({"rope_parameters": {"rope_type": "spiral"}}, "rope_parameters of type 'spiral'"),
+        ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, "'llama3' without low_freq_factor, high_freq_factor"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "differ between kinds of layers"),
+        ({"rope_scaling": "mrope"}, "expected an object"),
+    ],
+)
+@pytest.mark.parametrize("name", ["eagle3", "eagle-fc-bias"])
+def test_positions_of_an_unknown_type_are_refused_before_weights_are_read(
+    name: str, settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    layout = with_settings(LAYOUTS[name], **settings)
+    model = checkpoints.save(tmp_path / "x", layout.tensors, layout.settings)
+    with pytest.raises(ConfigError, match=message):
+        resolve({"method": layout.method, "model": model, "num_speculative_tokens": 3}, INFO, REGISTRY)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [("lm_head.weight", VOCAB + 2000), ("embed_tokens.weight", VOCAB + 2000), ("t2d", VOCAB + 2000)],
+)
+def test_a_table_of_another_vocabulary_is_refused_and_padding_is_not(name: str, rows: int, tmp_path: Path) -> None:
+    for size, refused in ((rows, True), (VOCAB + 8, False)):
+        table = torch.zeros(size, dtype=torch.bool) if name == "t2d" else torch.zeros(size, WIDTH)
+        whole = three(0, draft_vocab=VOCAB)
+        model = checkpoints.save(tmp_path / f"{size}", {**whole.tensors, name: table}, whole.settings)
+        keys = {"method": "eagle3", "model": model, "num_speculative_tokens": 3}
+        if not refused:
+            resolve(keys, INFO, REGISTRY)
+            continue
+        with pytest.raises(ConfigError, match=f"{name} is for {size} ids and the target has {VOCAB}"):
+            resolve(keys, INFO, REGISTRY)
+
+
+def test_a_head_without_tables_warns_of_another_vocabulary_in_its_config(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for size, warned in ((VOCAB + 2000, True), (VOCAB + 8, False)):
+        caplog.clear()
+        built(with_settings(LAYOUTS["eagle-fc-bias"], vocab_size=size), tmp_path / f"{size}")
+        assert ("another tokenizer" in caplog.text) is warned

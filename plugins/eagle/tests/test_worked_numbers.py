@@ -105,5 +105,5 @@ def test_draft_ids_become_target_ids_before_they_are_fed_back() -> None:
 
 
 def test_default_states_are_the_worked_ones() -> None:
-    found = {layers: aux_layers({}, EagleOptions(), layers, 3) for layers in (28, 32, 36, 64)}
+    found = {layers: aux_layers({}, EagleOptions(), layers, 3).layers for layers in (28, 32, 36, 64)}
     assert found == {28: (2, 14, 25), 32: (2, 16, 29), 36: (2, 18, 33), 64: (2, 32, 61)}

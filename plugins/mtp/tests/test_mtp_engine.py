@@ -13,7 +13,7 @@ from mtp_models import MODELS
 from mtp_oracle import Row
 from mtp_replay import Compared, oracle_of
 
-from specdec.errors import TargetError
+from specdec.errors import SpecdecError
 from specdec.sources import TargetInfo
 from specdec.testing.contract import ProposerContract
 from specdec.testing.fakes import FakeTarget
@@ -166,8 +166,32 @@ def test_a_mimo_is_loaded_as_what_it_is_made_like_and_says_what_a_plain_one_says
         assert f"does not know model_type 'mimo' of {folder!r}; it is loaded as 'qwen2', as mtp says" in caplog.text
 
 
-@pytest.mark.parametrize("keys", [None, {"method": "ngram"}, {"method": "nothing"}, {"methot": "mtp"}])
-def test_without_a_method_that_knows_it_a_mimo_cannot_be_loaded(keys: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", [None, {"method": "ngram", "num_speculative_tokens": 2}])
+def test_a_mimo_is_loaded_without_its_modules_and_without_a_table_of_them(
+    keys: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = mtp_models.save(tmp_path, "mimo", mtp_models.module_tensors("mimo"))
-    with pytest.raises(TargetError, match="cannot be loaded, the configuration cannot be read"):
+    with LLM(hf_model=mtp_models.target("mimo")) as plain:
+        wanted = generated(plain)
+    reporting = logging.getLogger("transformers.modeling_utils")
+    reporting.addHandler(caplog.handler)  # transformers' loggers do not propagate
+    try:
+        with LLM(folder, keys) as llm:
+            assert generated(llm) == wanted
+    finally:
+        reporting.removeHandler(caplog.handler)
+    assert "mtp_layers" not in "".join(r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
+    assert reporting.filters == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ({"method": "nothing"}, "cannot be loaded, the configuration cannot be read"),
+        ({"methot": "mtp"}, "neither method nor model"),
+    ],
+)
+def test_a_configuration_that_is_wrong_does_not_load_a_mimo(keys: Any, error: str, tmp_path: Path) -> None:
+    folder = mtp_models.save(tmp_path, "mimo", mtp_models.module_tensors("mimo"))
+    with pytest.raises(SpecdecError, match=error):
         LLM(folder, keys)

@@ -20,6 +20,13 @@ from specdec_plugin_mtp.families import FAMILIES
 from specdec_plugin_mtp.overriding import family_of
 from specdec_plugin_mtp.plugin import mtp
 
+
+def test_modules_with_positions_of_an_unknown_type_are_refused_before_weights_are_read(tmp_path: Path) -> None:
+    folder = model_of(tmp_path / "mimo", "mimo", rope_scaling={"type": "spiral"})
+    with pytest.raises(ConfigError, match=r"no MTP modules can be made.*type 'spiral'.*known are default, linear"):
+        settled(folder)
+
+
 # Detection
 
 

@@ -9,6 +9,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from specdec.errors import ConfigError
+from specdec.rope import plain_rope, rope_problem
+
 _PARTIAL: Final = "partial_rotary_factor"
 _KEYS: Final = (
     "rope_theta",
@@ -29,6 +32,7 @@ class Rotary:
         """Read rope_theta, rope_scaling or rope_parameters, and partial_rotary_factor, as transformers means them.
 
         The tables hold `num_positions` rows, whatever max_position_embeddings says; float32 inside, `dtype` outside.
+        Rows are those of text: mrope is plain rotary there. Raises ConfigError for keys of which no table can be made.
         """
         self.inv_freq, scaling = _frequencies(config, head_dim)
         angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * self.inv_freq[None, :].float()
@@ -55,6 +59,10 @@ def _frequencies(config: Mapping[str, Any], head_dim: int) -> tuple[Tensor, floa
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+    problem = rope_problem(config)
+    if problem is not None:
+        raise ConfigError(problem)
+    config = plain_rope(config)
     # A copy, for transformers writes into what it gets.
     keys = copy.deepcopy({key: config[key] for key in _KEYS if config.get(key) is not None})
     parts = [keys, *(keys[name] for name in ("rope_scaling", "rope_parameters") if isinstance(keys.get(name), dict))]

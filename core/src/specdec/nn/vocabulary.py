@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from specdec.errors import ConfigError
+from specdec.padding import table_problem
 
 SLICE = 4096  # rows of two tables that are compared at a time
 
@@ -16,8 +19,12 @@ def read_map(d2t: Tensor | None, t2d: Tensor | None, vocab_size: int) -> Tensor 
     """Return the offsets of draft ids, [V_d] int64, None where they are the target's ids.
 
     d2t [V_d] as stored or None, t2d [V] marks of the ids that a draft may have, or None; `vocab_size` is the target's.
-    Raises ConfigError for a map out of the vocabulary, one that names an id twice, and two maps that differ.
+    Raises ConfigError for a map out of the vocabulary or of another one, one that names an id twice, and two maps that
+    differ.
     """
+    problem = None if t2d is None else table_problem("the map t2d", len(t2d), vocab_size)
+    if problem is not None:
+        raise ConfigError(f"{problem}; give a head that was trained for this target")
     if d2t is None or (len(d2t) >= vocab_size and not bool(d2t.any())):
         return None
     offsets = d2t.to(torch.int64)
@@ -63,6 +70,16 @@ def pick_embedding(own: Tensor | None, shared: Tensor, share: bool | None, logge
             difference,
         )
     return own
+
+
+def warn_of_other_vocabulary(config: Mapping[str, Any], vocab_size: int, model: str, logger: logging.Logger) -> None:
+    """Warn where config.json of a head names another vocabulary than the target's, beyond padding.
+
+    Of a head that brings no table of its own nothing else shows that it was made for another tokenizer.
+    """
+    said = config.get("vocab_size")
+    if type(said) is int and (problem := table_problem("vocab_size in its config.json", said, vocab_size)) is not None:
+        logger.warning("%r: %s; drafts of a head for another tokenizer are never accepted", model, problem)
 
 
 def largest_difference(a: Tensor, b: Tensor) -> float:

@@ -22,6 +22,7 @@ def read_tensors(source: DraftSource, wanted: Callable[[str], bool] = lambda nam
     """
     tensors: dict[str, Tensor] = {}
     for file in _files(source, wanted):
+        checkpoint.check_is_no_pointer(file)
         try:
             tensors.update(_safetensors(file, wanted) if file.suffix == ".safetensors" else _torch(file, wanted))
         except Exception as error:  # both readers raise whatever their formats make them

@@ -19,7 +19,7 @@ from specdec.nn.draft_cache import DraftCache
 from specdec.nn.drawing import DraftSampler
 from specdec.nn.features import FeatureDrafter, Plan
 from specdec.nn.rotary import Rotary
-from specdec.nn.vocabulary import pick_embedding, read_map
+from specdec.nn.vocabulary import pick_embedding, read_map, warn_of_other_vocabulary
 from specdec.nn.weights import read_tensors
 from specdec.sources import DraftSource, TargetHandle
 from specdec_plugin_dflash import names, reading
@@ -46,10 +46,11 @@ def make(
         raise ConfigError(message)
     k = config.num_speculative_tokens
     _warn_of_long_blocks(layout, k)
+    warn_of_other_vocabulary(layout.config, target.info.vocab_size, draft.model, logger)
     parts = Parts(layout, draft, target, kernels, k)
     head = parts.head(options)
     room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, layout.rows(k))
-    plan = _plan(parts, head, DraftSampler.of(config, target, kernels), options)
+    plan = _plan(parts, head, DraftSampler.of(config, target, kernels), options, k)
     return FeatureDrafter(head, DraftCache(target.new_arena(room)), plan)
 
 
@@ -66,14 +67,16 @@ def _warn_of_long_blocks(layout: Layout, k: int) -> None:
     )
 
 
-def _plan(parts: Parts, head: BlockHead, sampler: DraftSampler, options: DFlashOptions) -> Plan:
+def _plan(parts: Parts, head: BlockHead, sampler: DraftSampler, options: DFlashOptions, k: int) -> Plan:
     layout = parts.layout
+    places = 0 if all(layer.causal for layer in layout.attention) else k
     if not isinstance(options, DSparkOptions):
-        return BlockPlan(head, sampler, layout.mask_token, from_anchor=layout.from_anchor)
+        return BlockPlan(head, sampler, layout.mask_token, places, from_anchor=layout.from_anchor)
     return MarkovPlan(
         head,
         sampler,
         layout.mask_token,
+        places,
         parts.markov(options),
         from_anchor=layout.from_anchor,
         threshold=options.confidence_threshold,

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import ConfigError
-from specdec.sources import DraftSource, Problem, TargetInfo
+from specdec.padding import table_problem
+from specdec.sources import DraftSource, Note, Problem, TargetInfo
 from specdec_plugin_dflash import names, reading
 from specdec_plugin_dflash.names import DSPARK
 from specdec_plugin_dflash.reading import LayerAttention
@@ -68,6 +69,7 @@ class Reading:
         self.method, self.draft, self.target = method, draft, target
         self.config = draft.hf_config
         self.problems: list[Problem] = []
+        self.notes: list[Note] = []
         self.shapes: Shapes = {}
         try:
             found = draft.tensor_shapes
@@ -154,7 +156,15 @@ class Reading:
             self._wrong(f"its width {width} is not the target's {target}, and it brings no {names.EMBEDDING}")
         elif own is not None and (len(own) != 2 or own[1] != width):
             self._wrong(f"{names.EMBEDDING} is {list(own)}, and its width is {width}")
+        for name in (names.EMBEDDING, names.W1, "t2d"):
+            if name in self.shapes:
+                self._check_table(name, self.shapes[name][0])
         return width
+
+    def _check_table(self, name: str, rows: int) -> None:
+        problem = table_problem(name, rows, self.target.vocab_size)
+        if problem is not None:
+            self._wrong(problem, "give a head that was trained for this target")
 
     def _check_layers(self, num_layers: int, width: int) -> None:
         heads = self.config.get("num_attention_heads")
@@ -189,10 +199,12 @@ class Reading:
         if not self._reads_aux:
             return ()
         try:
-            found = reading.aux_layers(self.config, self.target.num_layers, num_layers)
+            found, note = reading.aux_layers(self.config, self.target.num_layers, num_layers)
         except ValueError as error:
             self._wrong(str(error), "give a head that was trained for this target")
             return ()
+        if note:
+            self.notes.append(Note(key="target_layer_ids", value=list(found), reason=note))
         fc, width = self.shapes[names.FC], self.target.hidden_size
         if fc != (self.shapes[names.HIDDEN_NORM][0], len(found) * width):
             self._wrong(
@@ -225,6 +237,8 @@ class Reading:
             )
         if "d2t" in self.shapes and self.shapes["d2t"] != (head[0],):
             self._wrong(f"the map d2t is {list(self.shapes['d2t'])}, and the head has {head[0]} rows")
+        if head[0] > target:
+            self._check_table(names.HEAD, head[0])
         return head[0]
 
     def _mask_embedding(self) -> Path | None:

@@ -33,12 +33,23 @@ class Places:
 
 
 class BlockPlan:
-    """One pass over a block a request: each place is drafted without knowing what the others draft."""
+    """One pass over a block a request: each place is drafted without knowing what the others draft.
 
-    def __init__(self, head: BlockHead, sampler: DraftSampler, mask_token: int, *, from_anchor: bool) -> None:
-        """Take the head, what picks tokens, the mask id, and whether the row of the newest id is a place already."""
+    Rows of a block see each other both ways, so its length decides every draft: where a request may have fewer drafts,
+    the whole block runs all the same and its first places are drafted, those past the longest context included.
+    """
+
+    def __init__(
+        self, head: BlockHead, sampler: DraftSampler, mask_token: int, places: int, *, from_anchor: bool
+    ) -> None:
+        """Take the head, what picks tokens, and the mask id.
+
+        `places` is how many drafts a whole block has, 0 for a head whose rows see only earlier ones; `from_anchor`
+        says that the row of the newest id is a place already.
+        """
         self._head, self._sampler, self._mask_token = head, sampler, mask_token
         self._first = 0 if from_anchor else 1  # row of the first place
+        self._whole = places
 
     def __call__(self, drafts: Round, head: FeatureHead, cache: DraftCache) -> Draft:
         """Return chains of `limits` tokens."""
@@ -51,8 +62,8 @@ class BlockPlan:
         return picks.draft()
 
     def _places(self, drafts: Round, newest: Indices, cache: DraftCache) -> Places:
-        """Run the blocks."""
-        counts = drafts.limits.astype(np.int64) + self._first
+        """Run the blocks, and return the places that are drafted."""
+        counts = np.maximum(drafts.limits.astype(np.int64), self._whole) + self._first
         offset = np.concatenate([np.arange(count) for count in counts.tolist()])
         owner = np.repeat(np.arange(len(counts)), counts)
         tokens = np.where(offset == 0, newest[owner], self._mask_token)
@@ -61,8 +72,9 @@ class BlockPlan:
         ids = torch.from_numpy(tokens).to(device)
         positions = torch.from_numpy(drafts.positions[owner] + offset).to(device)
         states = self._head.run(ids, positions, cache.arena, step)
-        rows = np.flatnonzero(offset >= self._first)
-        return Places(states[torch.from_numpy(rows).to(device)], owner[rows], offset[rows] - self._first)
+        place = offset - self._first
+        rows = np.flatnonzero((place >= 0) & (place < drafts.limits[owner]))
+        return Places(states[torch.from_numpy(rows).to(device)], owner[rows], place[rows])
 
 
 class MarkovPlan(BlockPlan):
@@ -73,13 +85,14 @@ class MarkovPlan(BlockPlan):
         head: BlockHead,
         sampler: DraftSampler,
         mask_token: int,
+        places: int,
         markov: MarkovHead,
         *,
         from_anchor: bool,
         threshold: float | None,
     ) -> None:
         """Take what `BlockPlan` takes, the Markov head, and the confidence below which a draft ends, None for never."""
-        super().__init__(head, sampler, mask_token, from_anchor=from_anchor)
+        super().__init__(head, sampler, mask_token, places, from_anchor=from_anchor)
         self._markov, self._threshold = markov, threshold
 
     def __call__(self, drafts: Round, head: FeatureHead, cache: DraftCache) -> Draft:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from specdec.config import MethodOptions, ResolvedConfig, SpeculativeConfig
     from specdec.loader import Registry
     from specdec.protocols import Proposer
-    from specdec.sources import Default, Detection, DraftSource, Problem, TargetHandle, TargetInfo, TargetSwap
+    from specdec.sources import Default, Detection, DraftSource, Note, Problem, TargetHandle, TargetInfo, TargetSwap
     from specdec.traits import MethodTraits
     from specdec_plugin_dflash.options import DFlashOptions
 
@@ -68,7 +68,7 @@ class DFlashPlugin:
     @hookimpl
     def specdec_check(
         self, method: str, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
-    ) -> Sequence[Problem]:
+    ) -> Sequence[Problem | Note]:
         """Return what is wrong with the checkpoint, the target and the options together."""
         from specdec_plugin_dflash.traits import problems_of
 

@@ -75,11 +75,14 @@ def _window(config: Mapping[str, Any]) -> int:
     return window + (config.get("model_type") == OWN_TYPE)
 
 
-def aux_layers(config: Mapping[str, Any], num_layers: int, draft_layers: int) -> tuple[int, ...]:
-    """Return R_k indices, ascending: R_k is the target's residual stream after k of its decoder layers (formats 3.3).
+def aux_layers(config: Mapping[str, Any], num_layers: int, draft_layers: int) -> tuple[tuple[int, ...], str]:
+    """Return R_k indices, ascending, and why a list was not read as its name says, "" where it was.
 
+    R_k is the target's residual stream after k of its decoder layers (formats 3.3).
     `target_layer_ids` counts the layer that a state leaves, so that j means R_{j + 1}; lists under EAGLE's names are
-    R_k already. Without a list, the default of formats 10.1 for as many layers as the head has. Raises ValueError.
+    R_k already. Not all producers keep to that: a list that leaves the target's range so, and fits in the other
+    reading, is read in the other. Without a list, the default of formats 10.1 for as many layers as the head has.
+    Raises ValueError.
     """
     inner = config.get(SECTION)
     inner = inner if isinstance(inner, Mapping) else {}
@@ -94,12 +97,23 @@ def aux_layers(config: Mapping[str, Any], num_layers: int, draft_layers: int) ->
     total = config.get("num_target_layers")
     made_for = total if isinstance(total, int) and _is_count(total) else num_layers
     ids, add, where = listed[0] if listed else (default_layer_ids(made_for, draft_layers), 1, "the default")
-    found = tuple(sorted({int(i) + add for i in ids}))
-    outside = [k for k in found if not 0 <= k <= num_layers]
-    if outside:
+    note, found, other = "", _states(ids, add), _states(ids, 1 - add)
+    if listed and not _fit(found, num_layers) and _fit(other, num_layers):
+        names = f"{where} {ids} names the states {list(found)}, not all within the target's 0 .. {num_layers}"
+        note = f"{names}, so it is read as {list(other)}"
+        found = other
+    if not _fit(found, num_layers):
         message = f"it reads the states after {list(found)} layers ({where}), and the target has {num_layers}"
         raise ValueError(message)
-    return found
+    return found, note
+
+
+def _states(ids: Sequence[int], add: int) -> tuple[int, ...]:
+    return tuple(sorted({int(i) + add for i in ids}))
+
+
+def _fit(states: Sequence[int], num_layers: int) -> bool:
+    return all(0 <= k <= num_layers for k in states)
 
 
 def default_layer_ids(num_layers: int, draft_layers: int) -> tuple[int, ...]:

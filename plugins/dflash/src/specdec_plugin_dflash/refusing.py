@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from specdec.rope import rope_problem
 from specdec.sources import DraftSource
 from specdec_plugin_dflash import names, reading
 from specdec_plugin_dflash.names import DFLASH, DSPARK
@@ -14,6 +15,7 @@ Refusal = tuple[str, str, str]  # what is wrong, the next step, the key
 
 # Blocks of these families are wired in ways that nothing here builds.
 OTHER_FAMILIES: Final = ("gemma", "deepseek", "cohere", "gptoss")
+XPRESS: Final = "xpress"
 FACTORS: Final = ("input_embedding_scale", "logit_scale")
 HEAD_OF_ANOTHER: Final = "give the checkpoint of a head, or the method that it belongs to"
 
@@ -24,6 +26,10 @@ def unbuilt(method: str, draft: DraftSource, shapes: Mapping[str, object]) -> Re
     if "mask_hidden" in shapes:
         message = "it has the tensor mask_hidden, which makes it a P-EAGLE head"
         return message, 'use "method": "eagle3"', "method"
+    gated = _gated(config, shapes)
+    if gated is not None:
+        message = f"it is a head with {gated}, and only DSpark's plain (vanilla) Markov heads are built here"
+        return message, "give a DSpark head with a vanilla Markov head", "model"
     second = _second_generation(config, architecture, shapes)
     if second is not None:
         message = f"it is a DFlash2 or LiLiCorr head ({second}), whose convolutions and selectors are not built here"
@@ -47,10 +53,21 @@ def unbuilt(method: str, draft: DraftSource, shapes: Mapping[str, object]) -> Re
         factor = reading.setting(config, key, 1.0)
         if factor != 1.0:
             return f"its config.json has {key} {factor!r}, and such a factor is not applied here", "", "model"
-    rope = config.get("rope_parameters")
-    if isinstance(rope, Mapping) and any(isinstance(value, Mapping) for value in rope.values()):
-        return "its rope_parameters differ between kinds of layers, which is not built here", "", "model"
-    return None
+    rope = rope_problem(config)
+    return None if rope is None else (rope, "give a head whose positions are of a known type", "model")
+
+
+def _gated(config: Mapping[str, object], shapes: Mapping[str, object]) -> str | None:
+    """Return what makes it an XPress head, or its Markov head a gated one; None if nothing does."""
+    kind = config.get("markov_head_type")
+    said = [key for key in ("speculators_model_type", "markov_head_type") if config.get(key) == XPRESS]
+    said += sorted(name for name in (*config, *shapes) if name.startswith(XPRESS))
+    if said:
+        return f"XPress parts ({said[0]})"
+    if isinstance(kind, str) and "gat" in kind.lower():
+        return f"a gated Markov head (markov_head_type {kind!r})"
+    found = [name for name in sorted(shapes) if name.startswith("markov_head.") and "gate" in name]
+    return f"a gated Markov head (tensor {found[0]})" if found else None
 
 
 def _second_generation(config: Mapping[str, object], architecture: str, shapes: Mapping[str, object]) -> str | None:

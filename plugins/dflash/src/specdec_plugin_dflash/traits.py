@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specdec.config import COUPLED, SpeculativeConfig
-from specdec.sources import Default, DraftSource, Problem, TargetInfo
+from specdec.sources import Default, DraftSource, Note, Problem, TargetInfo
 from specdec.traits import MethodTraits
 from specdec_plugin_dflash import reading, speculators
 from specdec_plugin_dflash.layout import Reading
@@ -49,14 +49,16 @@ def defaults_of(method: str, draft: DraftSource | None) -> Sequence[Default]:
     return [Default(key="num_speculative_tokens", value=most, reason=reason)]
 
 
-def problems_of(method: str, options: DFlashOptions, draft: DraftSource | None, target: TargetInfo) -> list[Problem]:
-    """Return everything that is wrong."""
+def problems_of(
+    method: str, options: DFlashOptions, draft: DraftSource | None, target: TargetInfo
+) -> list[Problem | Note]:
+    """Return everything that is wrong, and what was read otherwise than its name says."""
     if draft is None:
         message = f"a {method} head is a checkpoint of its own, and none was given"
         return [Problem(key="model", message=message, next_step="give its folder, file or hub id as model")]
     reading_ = Reading(method, draft, target)
     layout = reading_.layout()
-    problems = reading_.problems
+    problems: list[Problem | Note] = [*reading_.problems, *reading_.notes]
     if layout is None or not isinstance(options, DSparkOptions):
         return problems
     topk = options.dspark_draft_topk

@@ -8,7 +8,8 @@ from typing import Any
 from specdec.config import COUPLED, SpeculativeConfig
 from specdec.errors import ConfigError, TargetError
 from specdec.remote_code import DRAFT_PERMISSION, code_of_model
-from specdec.sources import DraftSource, Problem, TargetInfo
+from specdec.rope import model_rope_problem
+from specdec.sources import DraftSource, Problem, TargetInfo, language_config
 from specdec.traits import MethodTraits
 from specdec_plugin_draft_model.detection import PARD_TOKEN, is_pard, mask_token, other_kind
 from specdec_plugin_draft_model.options import DraftModelOptions
@@ -54,7 +55,7 @@ def problems_of(config: SpeculativeConfig, options: DraftModelOptions, draft: Dr
         message = "the drafter is a language model of its own, and none was given"
         return [Problem(key="model", message=message, next_step="give its folder or hub id as model")]
     return [
-        *_checkpoint_problems(draft),
+        *_checkpoint_problems(options, draft),
         *_code_problems(options, draft),
         *_parallel_problems(options, draft),
         *_quantization_problems(options, draft),
@@ -62,12 +63,16 @@ def problems_of(config: SpeculativeConfig, options: DraftModelOptions, draft: Dr
     ]
 
 
-def _checkpoint_problems(draft: DraftSource) -> Iterator[Problem]:
+def _checkpoint_problems(options: DraftModelOptions, draft: DraftSource) -> Iterator[Problem]:
     other = other_kind(draft)
     if other is not None:
         message = f"{draft.model!r} is another kind of drafter ({other}), not a language model of its own"
         yield Problem(key="model", message=message, next_step="name its own method, or give a whole language model")
         return
+    rope = model_rope_problem(language_config(draft.hf_config))
+    if rope is not None and not options.trust_remote_code:
+        message = f"{draft.model!r} cannot be built: {rope}"
+        yield Problem(key="model", message=message, next_step="give a model whose positions are of a known type")
     try:
         TargetInfo.from_config(draft.model, draft.hf_config, max_model_len=1)
     except TargetError as error:

@@ -18,7 +18,7 @@ from specdec.nn.block import Block, BlockConfig, Linear, RMSNorm
 from specdec.nn.draft_cache import DraftCache
 from specdec.nn.features import FeatureDrafter
 from specdec.nn.rotary import Rotary
-from specdec.nn.vocabulary import pick_embedding, read_map
+from specdec.nn.vocabulary import pick_embedding, read_map, warn_of_other_vocabulary
 from specdec.nn.weights import read_tensors
 from specdec.sources import DraftSource, TargetHandle
 from specdec_plugin_eagle.head import Eagle1Head, Eagle3Head, Layer, Vocabulary
@@ -44,6 +44,7 @@ def make(
     if layout is None:  # resolve has checked it; the file has changed since
         message = f"{draft.model!r} is no longer what it was when the configuration was checked"
         raise ConfigError(message)
+    warn_of_other_vocabulary(layout.config, target.info.vocab_size, draft.model, logger)
     parts = Parts(layout, draft, options, target, kernels, config.num_speculative_tokens)
     head = parts.eagle_1() if method == EAGLE_1 else parts.eagle_3()
     k = config.num_speculative_tokens

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from specdec.errors import ConfigError
-from specdec.sources import DraftSource, Problem, TargetInfo
-from specdec_plugin_eagle.aux_layers import aux_layers
+from specdec.padding import table_problem
+from specdec.rope import rope_problem
+from specdec.sources import DraftSource, Note, Problem, TargetInfo
+from specdec_plugin_eagle.aux_layers import KEY, aux_layers
 from specdec_plugin_eagle.names import spelled
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_eagle.required import EAGLE_1, EAGLE_3, Flavour, contradictions, required, switch
@@ -67,6 +69,7 @@ class Reading:
         self.method, self.draft, self.options, self.target = method, draft, options, target
         self.config = draft.hf_config
         self.problems: list[Problem] = []
+        self.notes: list[Note] = []
         self.files: Mapping[str, str] = {}
         try:
             shapes = draft.tensor_shapes
@@ -83,6 +86,9 @@ class Reading:
         flavour, width, heads = self._flavour(), self._width(), self.config.get("num_attention_heads")
         if not isinstance(heads, int) or heads < 1:
             self._wrong(f"its config.json has no num_attention_heads, but {heads!r}")
+        rope = rope_problem(self.config)
+        if rope is not None:
+            self._wrong(rope, "give a head whose positions are of a known type")
         if flavour is None or width is None or self.problems:
             return None
         num_layers = 1 + max(int(name.split(".")[1]) for name in self.files if name.startswith("layers."))
@@ -121,9 +127,9 @@ class Reading:
                 "give the checkpoint of a head, or the method that it belongs to",
             )
         else:
-            evidence = HIDDEN_NORM if generation == EAGLE_3 else "fc.weight without a hidden_norm"
             self._wrong(
-                f"method {self.method} was asked for, and its tensors are those of {generation} ({evidence})",
+                f"method {self.method} was asked for, and its tensors are those of {generation} "
+                f"({evidence_of(generation, self.shapes, self.files)})",
                 f'use "method": "{generation}"',
                 "method",
             )
@@ -210,6 +216,15 @@ class Reading:
             )
         elif own is not None and own[1] != width:
             self._wrong(f"embed_tokens.weight is {_of(own)}, and its width is {width}")
+        elif own is not None:
+            self._check_table("embed_tokens.weight", own[0])
+        if "t2d" in self.shapes:
+            self._check_table("the map t2d", self.shapes["t2d"][0])
+
+    def _check_table(self, what: str, rows: int) -> None:
+        problem = table_problem(what, rows, self.target.vocab_size)
+        if problem is not None:
+            self._wrong(problem, "give a head that was trained for this target")
 
     def _vocab_size(self, width: int) -> int:
         """Check head and vocabulary map, and return the head's number of rows."""
@@ -235,6 +250,8 @@ class Reading:
             )
         if "d2t" in self.files and self.shapes["d2t"] != (head[0],):
             self._wrong(f"the map d2t is {_of(self.shapes['d2t'])}, and the head has {head[0]} rows")
+        if head[0] > target:
+            self._check_table("lm_head.weight", head[0])
         return head[0]
 
     def _aux(self) -> tuple[int, ...]:
@@ -247,10 +264,14 @@ class Reading:
             self._wrong("its config.json says use_aux_hidden_state false, and it has an fc.weight for such states")
             return ()
         try:
-            return aux_layers(self.config, self.options, self.target.num_layers, self._states())
+            found = aux_layers(self.config, self.options, self.target.num_layers, self._states())
         except ValueError as error:
-            self._wrong(str(error), "set eagle_aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
+            step = f"set {KEY}, or aux_layer_numbering to input or output for what the list of its config.json counts"
+            self._wrong(str(error), step, KEY)
             return ()
+        if found.note:
+            self.notes.append(Note(key=KEY, value=list(found.layers), reason=found.note))
+        return found.layers
 
     def _mask_token(self) -> int | None:
         """Return the mask id if drafting is parallel."""
@@ -290,6 +311,16 @@ def generation_of(shapes: Shapes) -> str | None:
         return EAGLE_3
     fc = shapes.get("fc.weight")
     return EAGLE_1 if fc is not None and len(fc) == 2 and fc[1] == 2 * fc[0] else None
+
+
+def evidence_of(generation: str, shapes: Shapes, files: Mapping[str, str]) -> str:
+    """Return the tensors, by their names in the file, that make a checkpoint a head of that generation."""
+    q_proj = "layers.0.self_attn.q_proj.weight"
+    if generation == EAGLE_3:
+        read = f"{files[q_proj]} {_of(shapes[q_proj])}, which reads an embedding and a state side by side"
+        return f"{files[HIDDEN_NORM]} {_of(shapes[HIDDEN_NORM])}; {read}"
+    fc = f"{files['fc.weight']} {_of(shapes['fc.weight'])}, which reads an embedding and one state"
+    return f"{fc}; {files[q_proj]} {_of(shapes[q_proj])}; no hidden_norm"
 
 
 def _of(shape: tuple[int, ...] | None) -> str:

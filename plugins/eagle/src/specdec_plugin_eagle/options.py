@@ -40,7 +40,8 @@ class EagleOptions(MethodOptions):
     aux_layer_numbering: Literal["auto", "input", "output"] = Field(
         default="auto",
         description="What a list of layers in config.json counts: the layer that a state enters, or the one that it "
-        "leaves. auto: output inside eagle_config (SpecForge, SGLang), else input (vLLM, speculators).",
+        "leaves. auto: output inside eagle_config (SpecForge, SGLang), else input (vLLM, speculators); the other one "
+        "for a list that fits the target's layers under that one alone.",
     )
     share_embeddings: bool | None = Field(
         default=None,

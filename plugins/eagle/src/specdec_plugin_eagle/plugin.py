@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from specdec.config import MethodOptions, ResolvedConfig, SpeculativeConfig
     from specdec.loader import Registry
     from specdec.protocols import Proposer
-    from specdec.sources import Default, Detection, DraftSource, Problem, TargetHandle, TargetInfo, TargetSwap
+    from specdec.sources import Default, Detection, DraftSource, Note, Problem, TargetHandle, TargetInfo, TargetSwap
     from specdec.traits import MethodTraits
     from specdec_plugin_eagle.options import EagleOptions
 
@@ -78,7 +78,7 @@ class EaglePlugin:
         options: MethodOptions,
         draft: DraftSource | None,
         target: TargetInfo,
-    ) -> Sequence[Problem]:
+    ) -> Sequence[Problem | Note]:
         """Return what is wrong with the checkpoint, the target and the options together."""
         from specdec_plugin_eagle.traits import problems_of
 

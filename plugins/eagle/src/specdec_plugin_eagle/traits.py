@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specdec.config import COUPLED, SpeculativeConfig
-from specdec.sources import Default, DraftSource, Problem, TargetInfo
+from specdec.sources import Default, DraftSource, Note, Problem, TargetInfo
 from specdec.token_tree import TokenTree
 from specdec.traits import MethodTraits
 from specdec_plugin_eagle import speculators
@@ -52,8 +52,8 @@ def defaults_of(options: EagleOptions, draft: DraftSource | None) -> Sequence[De
 
 def problems_of(
     method: str, config: SpeculativeConfig, options: EagleOptions, draft: DraftSource | None, target: TargetInfo
-) -> Sequence[Problem]:
-    """Return everything that is wrong."""
+) -> Sequence[Problem | Note]:
+    """Return everything that is wrong, and what was read otherwise than its place says."""
     if draft is None:
         message = "an EAGLE head is a checkpoint of its own, and none was given"
         return [Problem(key="model", message=message, next_step="give its folder, file or hub id as model")]
@@ -76,4 +76,4 @@ def problems_of(
     if tree is not None and k is not None and k != len(tree):
         message = f"{k} was given, and speculative_token_tree has {len(tree)} nodes"
         problems.append(Problem(key="num_speculative_tokens", message=message, next_step="leave it out"))
-    return problems
+    return [*problems, *reading.notes]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specdec.errors import ConfigError
+from specdec.padding import PADDING
 from specdec.sources import DraftSource, Problem, TargetInfo
 from specdec_plugin_medusa.names import QUANTIZED, TOKEN_MAP, Names, spelled
 from specdec_plugin_medusa.settings import names_medusa, num_heads, num_layers, own_keys
@@ -15,7 +16,6 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 WEIGHT: Final = "blocks.{}.layers.{}.weight"
 HEAD: Final = "lm_heads.{}.weight"
-PADDING: Final = 1024  # the most ids by which two vocabularies of one tokenizer differ; more is another tokenizer
 NOT_WHOLE: Final = "the file is not whole; fetch it again"
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from specdec.errors import ConfigError
+from specdec.padding import PADDING
 from specdec.sources import DraftSource, Problem, TargetInfo
 from specdec_plugin_mlp_speculator.settings import TOP_K, architectures, mistakes, spelled
 
@@ -16,7 +17,6 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 PREFIXES: Final = ("module.", "model.", "speculator.")
 TENSORS: Final = ("emb.{}.weight", "proj.{}.weight", "head.{}.weight", "ln.{}.weight", "ln.{}.bias")
-PADDING: Final = 1024  # the most ids by which two vocabularies of one tokenizer differ; more is another tokenizer
 _NAME: Final = re.compile(r"(emb|proj|head|ln)\.(\d+)\.(weight|bias)")
 NOT_WHOLE: Final = "the file is not whole; fetch it again"
 OTHER_TARGET: Final = "give a speculator that was trained for this target"

@@ -21,6 +21,7 @@ from specdec.nn.module_drafter import ModuleDrafter
 from specdec.nn.vocabulary import largest_difference
 from specdec.nn.weights import read_tensors
 from specdec.protocols import Proposer
+from specdec.rope import plain_rope
 from specdec.sources import DraftSource, TargetHandle
 from specdec_plugin_mtp import weights
 from specdec_plugin_mtp.heads.blocks import FlatBlock
@@ -71,7 +72,7 @@ class Parts:
         self._target, self._kernels = target, kernels
         self._device, self._dtype = target.device, target.dtype
         self._library, config_class = self._import()
-        keys = {key: value for key, value in reading.config.items() if key != "model_type"}
+        keys = {key: value for key, value in plain_rope(reading.config).items() if key != "model_type"}
         self._config = config_class.from_dict(keys)
         # As transformers has it for a model: all rows of an expert at once, and on a GPU without waiting for it.
         self._config._experts_implementation = "eager" if self._device.type == "cpu" else "grouped_mm"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specdec.errors import ConfigError
+from specdec.rope import rope_problem
 from specdec.sources import DraftSource, Problem, TargetInfo
 from specdec_plugin_mtp.fields import INDEX_SHARE
 from specdec_plugin_mtp.options import MtpOptions
@@ -46,6 +47,10 @@ def _of_checkpoint(reading: Reading, options: MtpOptions, target: TargetInfo) ->
     if differs:
         message = f"the MTP modules of {model!r} are for another target: {'; '.join(differs)}"
         return [Problem(key="model", message=message, next_step=OTHER_METHOD)]
+    rope = rope_problem(reading.config)
+    if rope is not None:
+        message = f"no MTP modules can be made of {model!r}: {rope}"
+        return [Problem(key="model", message=message, next_step=step, drafter_only=family.vllm_drafts)]
     return _missing(reading, options, step)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from specdec.errors import TargetError
+from specdec.rope import model_rope_problem
 
 RUNNABLE_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 # Rotary tables that these types build depend on the largest position of the whole flat batch.
@@ -33,6 +34,10 @@ def check_config(config: Any, max_model_len: int) -> None:
                 f"{' or '.join(sorted(RUNNABLE_LAYER_TYPES))}"
             )
             raise TargetError(message)
+    problem = model_rope_problem({"rope_parameters": getattr(text, "rope_parameters", None)}, built=True)
+    if problem is not None:
+        message = f"model type {name!r} cannot be built: {problem}"
+        raise TargetError(message)
     for rope in _rope_parameters(text):
         _check_rope(rope, text, name, max_model_len)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,16 +15,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from specdec.errors import TargetError
-from specdec.remote_code import (
-    TARGET_PERMISSION,
-    NeededCode,
-    code_of_generation,
-    code_of_model,
-)
+from specdec import checkpoint
+from specdec.errors import ConfigError, TargetError
+from specdec.remote_code import TARGET_PERMISSION, NeededCode, code_of_generation, code_of_model
 
 GGUF = ".gguf"
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
+REPORT = "log_state_dict_report"  # the function of transformers that logs the table of tensors after a load
+LISTED = 8
+
+logger = logging.getLogger("specdec.nn.hf")
 
 
 def resolve_device(device: str) -> torch.device:
@@ -127,11 +128,19 @@ def _check_folder(model: str, path: Path) -> None:
     if not path.is_dir():
         message = f"model {model!r} is not a folder; expected a folder with config.json and weights, or a hub id"
         raise TargetError(message)
+    adapter = checkpoint.adapter_problem(path)
+    if adapter is not None:
+        raise TargetError(f"model {model!r} {adapter}")
     if not (path / "config.json").is_file():
         packed = sorted(file.name for file in path.glob("*" + GGUF))
         hint = f"pass one of its files: {', '.join(packed)}" if packed else "is it what save_pretrained wrote?"
         message = f"model folder {model!r} has no config.json; {hint}"
         raise TargetError(message)
+    try:
+        for file in (path / "config.json", *(file for pattern in WEIGHT_PATTERNS for file in path.glob(pattern))):
+            checkpoint.check_is_no_pointer(file)
+    except ConfigError as error:
+        raise TargetError(f"model {model!r} cannot be loaded: {error}") from error
     if not any(next(path.glob(pattern), None) for pattern in WEIGHT_PATTERNS):
         message = f"model folder {model!r} has a config.json but no weights ({', '.join(WEIGHT_PATTERNS)})"
         raise TargetError(message)
@@ -187,7 +196,7 @@ def load_model(source: ModelSource, dtype: Any, device: torch.device, quantizati
     if source.gguf_file is not None and hasattr(transformers, "GgufConfig"):
         arguments["quantization_config"] = transformers.GgufConfig(dequantize=True)
     try:
-        with _quiet_unless_terminal():
+        with _quiet_unless_terminal(), _without_report():
             loaded: nn.Module
             loaded, info = transformers.AutoModelForCausalLM.from_pretrained(
                 source.place, dtype=dtype, output_loading_info=True, **arguments
@@ -198,7 +207,19 @@ def load_model(source: ModelSource, dtype: Any, device: torch.device, quantizati
         missing = sorted(info["missing_keys"])
         message = f"model {source.name!r} lacks {len(missing)} of its tensors: {', '.join(missing[:8])}"
         raise TargetError(message + (", ..." if len(missing) > 8 else "") + "; is its checkpoint whole?")
+    if info["unexpected_keys"]:
+        _report_unused(source, sorted(info["unexpected_keys"]))
     return (loaded if "device_map" in arguments else loaded.to(device)).eval()
+
+
+def _report_unused(source: ModelSource, names: list[str]) -> None:
+    """Log the tensors of a checkpoint that its model has no use for, in one line.
+
+    Where a method knew what the model is made like, they are most likely that method's own: then this is no warning.
+    """
+    level = logging.WARNING if source.patch is None else logging.INFO
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    logger.log(level, "model %r has tensors that it does not use: %s%s", source.name, ", ".join(names[:LISTED]), more)
 
 
 def _is_quantised(source: ModelSource) -> bool:
@@ -225,16 +246,31 @@ def first_line(error: BaseException) -> str:
 
 
 @contextmanager
+def _without_report() -> Iterator[None]:
+    """Keep transformers' table of missing and unused tensors off the log: what it tells is raised or logged here."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return record.funcName != REPORT
+
+    reporting = logging.getLogger("transformers.modeling_utils")
+    reporting.addFilter(is_other)
+    try:
+        yield
+    finally:
+        reporting.removeFilter(is_other)
+
+
+@contextmanager
 def _quiet_unless_terminal() -> Iterator[None]:
     """Keep the progress bar of the weights off logs, and leave the setting and torch's generator as they were."""
-    from transformers.utils import logging
+    from transformers.utils import logging as settings
 
-    was_on = logging.is_progress_bar_enabled()
+    was_on = settings.is_progress_bar_enabled()
     if not sys.stderr.isatty():
-        logging.disable_progress_bar()
+        settings.disable_progress_bar()
     try:
         with torch.random.fork_rng(devices=[]):  # transformers draws tensors that a checkpoint lacks
             yield
     finally:
         if was_on:
-            logging.enable_progress_bar()
+            settings.enable_progress_bar()
