@@ -146,9 +146,7 @@ def block_distribution(p, q, trial):
         tests = BlockTests.of(call, np.arange(2))
         assert bool(torch.isfinite(tests.h).all())
         reached = torch.cat([torch.ones(1, dtype=torch.float64), tests.b[0]])
-        weights = torch_ref.weights(
-            tests.p, remainders(call, tests.families, torch.arange(3), reached), call.laws
-        )
+        weights = torch_ref.weights(tests.p, remainders(call, tests.families, torch.arange(3), reached), call.laws)
         for tau in (2, 1, 0):
             here = Fraction(float(tests.h[0, tau - 1])) if tau else ONE
             last = exact(weights[tau]) if any(exact(weights[tau])) else exact(p)
