@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from pydantic import Field
 
 from specdec import hookimpl
@@ -27,14 +26,24 @@ from specdec_engine.noise_keys import NoiseKeys
 
 P = np.array([0.5, 0.3, 0.2, 0.0])
 MODEL = table_target(np.tile(P, (4, 1)), num_layers=1, max_position_embeddings=64)
-SEEDS = 500
+SEEDS = 300
 LENGTH = 3
-PROMPT = [0, 1, 2, 0, 1, 2]
+PROMPT = [0, 0, 2, 0, 1, 2]
 EXACT = ["standard", "block"]
 
 
+def bet(request: RequestView, earlier: Ids | None) -> Ids:
+    """Draft 0 as the second id, unless an earlier answer with the same seed had another id there.
+
+    Where the noise is the earlier one's, the draft is then made only where it is accepted, and 0 comes too often: with
+    probability .75 in place of .5 the second time.
+    """
+    second = len(request.tokens) - request.prompt_len == 1
+    return [0] if second and (not earlier or earlier[1] == 0) else []
+
+
 class Copycat(Stub):
-    """Drafts what an earlier request with the same seed went on with at the same place."""
+    """Knows what an earlier request with the same seed answered."""
 
     traits = MethodTraits(remembers=True)
 
@@ -47,8 +56,7 @@ class Copycat(Stub):
 
     def row(self, batch: BatchView, i: int) -> Ids:
         request = batch.request(i)
-        answer = self.answers.get(request.sampling_params.seed, [])
-        return answer[len(request.tokens) - request.prompt_len :]
+        return bet(request, self.answers.get(request.sampling_params.seed))
 
     def finish(self, request: RequestView, reason: Any) -> None:
         super().finish(request, reason)
@@ -56,11 +64,11 @@ class Copycat(Stub):
 
 
 class PromptReader(Stub):
-    """Drafts what the prompt begins with, place by place: there the user pasted an earlier answer."""
+    """Reads an earlier answer in the beginning of the prompt, where the user pasted it."""
 
     def row(self, batch: BatchView, i: int) -> Ids:
         request = batch.request(i)
-        return request.tokens[len(request.tokens) - request.prompt_len : LENGTH].tolist()
+        return bet(request, request.tokens[:LENGTH].tolist())
 
 
 class Hints(RequestOptions):
@@ -71,11 +79,11 @@ class Hints(RequestOptions):
 
 
 class HintReader(Stub):
-    """Drafts what the request's own options hold."""
+    """Reads an earlier answer in the request's own options."""
 
     def row(self, batch: BatchView, i: int) -> Ids:
         request = batch.request(i)
-        return [] if request.extra is None else request.extra.ids[len(request.tokens) - request.prompt_len :]
+        return bet(request, None if request.extra is None else request.extra.ids)
 
 
 class HintPlugin(StubPlugin):
@@ -99,16 +107,15 @@ def texts(results: Any) -> np.ndarray:
 
 
 def assert_is_target(ids: np.ndarray) -> None:
-    """Compare the joint distribution of the second and third ids, which are those that drafts were made for."""
-    counts = np.bincount(ids[:, 1] * 4 + ids[:, 2], minlength=16)
-    assert_follows(counts, np.outer(P, P).ravel())
+    """Compare the distribution of the second id, which drafts were made for."""
+    assert_follows(np.bincount(ids[:, 1], minlength=4), P)
 
 
 def remembered(verifier: str) -> np.ndarray:
     with engine(Copycat(), verifier) as llm:
-        for _ in range(4):
+        for _ in range(2):
             results = llm.generate([PROMPT] * SEEDS, [params(seed) for seed in range(SEEDS)], use_tqdm=False)
-    assert sum(result.metrics.drafted for result in results) >= SEEDS
+    assert sum(result.metrics.drafted for result in results) > SEEDS / 4
     return texts(results)
 
 
@@ -116,7 +123,7 @@ def pasted(verifier: str) -> np.ndarray:
     """Each prompt has another end, since a prompt that comes again rightly gets its answer again."""
     prompts = [PROMPT] * SEEDS
     with engine(PromptReader(), verifier) as llm:
-        for last in range(4):
+        for last in range(2):
             results = llm.generate(prompts, [params(seed) for seed in range(SEEDS)], use_tqdm=False)
             prompts = [[*ids, 3, last, 3] for ids in texts(results).tolist()]
     return texts(results)
@@ -125,7 +132,7 @@ def pasted(verifier: str) -> np.ndarray:
 def hinted(verifier: str) -> np.ndarray:
     extra: list[Any] = [None] * SEEDS
     with engine(HintReader(), verifier, HintPlugin) as llm:
-        for last in range(4):
+        for last in range(2):
             wanted = [params(seed, extra_args=extra[seed]) for seed in range(SEEDS)]
             results = llm.generate([PROMPT] * SEEDS, wanted, use_tqdm=False)
             extra = [{"specdec": {"round": last, "ids": ids}} for ids in texts(results).tolist()]
@@ -142,11 +149,12 @@ def shared_cache(verifier: str) -> np.ndarray:
     }
     with LLM(hf_model=MODEL, speculative_config=config, max_num_seqs=4096, strict=True) as llm:
         assert llm.resolved_config.traits.remembers
+        assert llm._keys.memory is not None
         for _ in range(4):
             spaces = [{"specdec": {"namespace": str(seed)}} for seed in range(SEEDS)]
             wanted = [params(seed, extra_args=space) for seed, space in enumerate(spaces)]
             results = llm.generate([[3]] * SEEDS, wanted, use_tqdm=False)
-    assert sum(result.metrics.drafted for result in results) > SEEDS / 2
+    assert sum(result.metrics.drafted for result in results) > SEEDS / 8
     return texts(results)
 
 
@@ -159,7 +167,7 @@ def test_drafts_of_text_made_with_the_same_seed_leave_the_targets_distribution(s
     assert_is_target(SOURCES[source](verifier))
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", ["memory", "prompt", "options"])
 def test_these_checks_see_noise_that_depends_on_the_seed_alone(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NoiseKeys, "key", lambda self, seed, arrival, *rest: request_key(seed, self.seed, arrival))
     with pytest.raises(AssertionError, match="do not follow the law"):
