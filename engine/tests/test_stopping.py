@@ -153,7 +153,7 @@ def test_counters_are_those_before_the_cut_beside_those_after_it() -> None:
     # The prompt's pass gives 4; one step then drafts and accepts 6 and could emit 7, of which 5 and 43 stay.
     assert (metrics.steps, metrics.drafted, metrics.accepted, metrics.accepted_kept) == (1, 6, 6, 2)
     assert (metrics.emitted_with_draft, metrics.kept_with_draft, metrics.emitted) == (7, 2, 2)
-    assert metrics.mean_acceptance_length == 7.0
+    assert metrics.mean_acceptance_length == 2.0
 
 
 def test_a_stream_never_shows_what_a_rule_cut_off() -> None:

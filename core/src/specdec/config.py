@@ -142,7 +142,8 @@ class ResolvedConfig:
     num_lookahead_slots     positions beyond the newest id that a host with one cache for both keeps free for the
                             drafter of a request (vLLM's num_lookahead_tokens)
     extra_slots             input rows that drafting adds for each request to those that the target committed
-    verifier...             name, record, plugin, own keys; `verifier_lossy`: it changes the target's law
+    verifier...             name, record, plugin, own keys; `verifier_lossy`: it changes the target's law;
+                            `emits_host_draws`: what it emits is the host's own draws, whatever the drafts
     controller...           name, plugin, own keys; None without a controller
     observers               extensions that are told what happens
     host_keys               keys that the host told `resolve` it acts on, as they were given
@@ -168,6 +169,7 @@ class ResolvedConfig:
     verifier_plugin: LoadedPlugin
     verifier_options: MethodOptions
     verifier_lossy: bool
+    emits_host_draws: bool = False
     controller: str | None = None
     controller_plugin: LoadedPlugin | None = None
     controller_options: MethodOptions | None = None

@@ -107,3 +107,15 @@ def note_limits(settling: Settling) -> None:
         value = getattr(config, key)
         if value is not None:
             settling.decide(key, value, "given; the host cuts each step's drafts to it")
+
+
+def settle_noise(settling: Settling, verifier: str, traits: MethodTraits, *, emits_host_draws: bool) -> None:
+    """Note what the noise of a seeded request depends on; why, is in docs/losslessness.md."""
+    if emits_host_draws:
+        settling.decide("noise", "seed", f"{verifier} emits the host's own draws, which no draft can change")
+    elif traits.remembers:
+        why = f"drafts may come from earlier answers, of which the noise of {verifier} must be independent"
+        settling.decide("noise", "seed, prompt, request options, order of arrival, memory at the start", why)
+    else:
+        why = f"drafts may come from the prompt, of which the noise of {verifier} must be independent"
+        settling.decide("noise", "seed, prompt, request options", why)

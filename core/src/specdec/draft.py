@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from specdec.draft_rules import are_distributions, check_confidence, check_drawn, check_siblings
 from specdec.errors import ContractError
 from specdec.handed import read_only
 
@@ -22,11 +23,6 @@ IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 FinishReason = Literal["done", "aborted", "preempted", "failed"]
 _FLAT_FIELDS = ("parents", "q_row", "confidence")
-
-
-def _are_laws(q: Tensor) -> bool:
-    """Say whether each row of q [m, V] is a law, up to the rounding of float32 sums; nan fails both tests."""
-    return bool((q >= 0).all()) and bool(((q.sum(dim=-1, dtype=q.dtype) - 1).abs() < 1e-2).all())
 
 
 def _shape_of(value: Any) -> str:
@@ -146,7 +142,7 @@ class Draft:
     q           [m, V or len(d2t)] float32, the laws that soft drafts were really drawn from, or None
     q_row       flat int32 like tokens: row of q for each draft, -1 = a point mass; in trees the row of the parent's law
     d2t         [V_d] int64 offsets: draft id i means target id i + d2t[i] in q's columns; None = target ids
-    confidence  flat float32 like tokens, the method's own estimate of acceptance, or None
+    confidence  flat float32 like tokens, the method's own estimate of acceptance in 0..1, or None
     """
 
     lengths: Sequence[int] | None
@@ -224,8 +220,10 @@ class Draft:
     def check(self, max_draft: Sequence[int] | IntArray, vocab_size: int, traits: MethodTraits) -> None:
         """Raise ContractError unless a host-form draft keeps the contract and its method's traits.
 
-        `max_draft` are the most tokens of each row. Laws on another device than the CPU are not looked into, since
-        reading them would make the loop wait.
+        `max_draft` are the most tokens of each row. Each soft draft has a positive probability in the row of q that it
+        names. Siblings differ, but for those drawn from q: a drawn one that repeats another is taken for an independent
+        draw and counts once. Distributions on another device than the CPU are not looked into, since reading them
+        would make the loop wait.
         """
         lengths = self.lengths
         if lengths is None or len(lengths) != len(max_draft):
@@ -248,6 +246,8 @@ class Draft:
             if value is not None and np.shape(value) != (total,):
                 message = f"{name} must be flat like tokens ({total}), got {_shape_of(value)}"
                 raise ContractError(message)
+        if self.confidence is not None:
+            check_confidence(np.asarray(self.confidence))
         if self.parents is not None and traits.shape == "chain":
             message = "a method whose traits say 'chain' set parents"
             raise ContractError(message)
@@ -270,9 +270,12 @@ class Draft:
         if len(self.q_row) and not (-1 <= int(self.q_row.min()) and int(self.q_row.max()) < self.q.shape[0]):
             message = f"q_row points outside the {self.q.shape[0]} rows of q"
             raise ContractError(message)
-        if self.q.device.type == "cpu" and not _are_laws(self.q):
+        if self.q.device.type != "cpu":
+            return
+        if not are_distributions(self.q):
             message = "a row of q is no law: entries must be at least 0, and each row must add up to 1"
             raise ContractError(message)
+        check_drawn(self.tokens, self.q, self.q_row, self.d2t, vocab_size)
 
     def _check_parents(self) -> None:
         if self.parents is None or self.lengths is None:
@@ -281,10 +284,11 @@ class Draft:
         if np.any(self.parents < -1) or np.any(self.parents >= own):
             message = "a tree node must come after its parent, which is an earlier node of its row or -1"
             raise ContractError(message)
-        if self.q_row is None:
-            return
         lengths = np.asarray(self.lengths, np.int64)
         family = np.repeat(np.cumsum(lengths) - lengths + np.arange(len(lengths)), lengths) + 1 + self.parents
+        check_siblings(self.tokens, family, self.q_row)
+        if self.q_row is None:
+            return
         soft = self.q_row >= 0
         law = np.full(len(own) + len(lengths), -1, np.int64)
         law[family[soft]] = self.q_row[soft]

@@ -129,6 +129,15 @@ def specdec_verifier_is_lossy(method: str) -> bool | None:
 
 
 @hookspec(firstresult=True)
+def specdec_verifier_emits_host_draws(method: str) -> bool | None:
+    """Say whether every emitted id is the host's own draw at its place, whatever the drafts are, as with `coupled`.
+
+    The seed alone then fixes the text. Default: False, the drafts have a say in what is emitted; the host then keys all
+    noise of a request by everything that its drafts may depend on.
+    """
+
+
+@hookspec(firstresult=True)
 def specdec_verifier_check(
     method: str, config: SpeculativeConfig, options: MethodOptions, traits: MethodTraits
 ) -> Sequence[Problem] | None:

@@ -38,6 +38,7 @@ HOOK_STAGES: Final[dict[str, str]] = {
     "specdec_verifier_options": "options",
     "specdec_method_traits": "traits",
     "specdec_verifier_is_lossy": "traits",
+    "specdec_verifier_emits_host_draws": "traits",
     "specdec_make_proposer": "make",
     "specdec_make_verifier": "make",
     "specdec_make_controller": "make",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdec.protocols import Controller, Proposer, Verifier
+from specdec.errors import MakeStageError
+from specdec.protocols import Controller, Proposer, Remembers, Verifier
 
 if TYPE_CHECKING:
     from specdec.config import ResolvedConfig
@@ -43,7 +44,7 @@ def make_controller(resolved: ResolvedConfig, registry: Registry) -> Controller 
 
 
 def make_proposer(resolved: ResolvedConfig, target: TargetHandle, registry: Registry) -> Proposer:
-    """Build the proposer for a loaded target; raises MakeStageError."""
+    """Build the proposer for a loaded target; raises MakeStageError, also for one that remembers without a digest."""
     made: Proposer = registry.make(
         resolved.plugin,
         "specdec_make_proposer",
@@ -55,4 +56,30 @@ def make_proposer(resolved: ResolvedConfig, target: TargetHandle, registry: Regi
         target=target,
         registry=registry,
     )
+    if resolved.traits.remembers and not isinstance(made, Remembers):
+        made.close()
+        problem = (
+            f"its traits say `remembers`, and the proposer {type(made).__name__} has no memory_digest(); without it no "
+            "seeded run could be repeated with noise that is independent of what is remembered"
+        )
+        step = "Tell the authors of the plugin to add memory_digest(), see specdec.protocols.Remembers."
+        raise MakeStageError(resolved.record, problem, step)
     return made
+
+
+def memory_digest(resolved: ResolvedConfig, proposer: Proposer) -> bytes | None:
+    """Return what a proposer knew before any request, as a digest; None where its traits say that it remembers nothing.
+
+    To be asked before any `start`. Raises MakeStageError where the proposer fails or returns something else.
+    """
+    if not resolved.traits.remembers or not isinstance(proposer, Remembers):
+        return None
+    try:
+        digest: object = proposer.memory_digest()
+    except Exception as error:
+        problem = f"memory_digest() failed: {type(error).__name__}: {error}"
+        raise MakeStageError(resolved.record, problem, "Tell the authors of the plugin.") from error
+    if not isinstance(digest, bytes):
+        problem = f"memory_digest() returned {type(digest).__name__}, expected bytes"
+        raise MakeStageError(resolved.record, problem, "Tell the authors of the plugin.")
+    return digest

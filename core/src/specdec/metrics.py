@@ -110,8 +110,8 @@ class SpecMetrics:
 
     @property
     def mean_acceptance_length(self) -> float | None:
-        """Tokens emitted by a row that had a draft, before stop rules, the bonus token included; None before any."""
-        return _ratio(self.emitted_with_draft, self.drafts)
+        """Tokens gained by a row that had a draft, after stop rules, the bonus token included; None before any."""
+        return _ratio(self.kept_with_draft, self.drafts)
 
     @property
     def tokens_per_step(self) -> float | None:

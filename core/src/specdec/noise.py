@@ -70,6 +70,20 @@ def request_key(seed: int | None, engine_seed: int, arrival: int) -> int:
     return int.from_bytes(digest, "little")
 
 
+def dependent_key(key: int, *parts: bytes) -> int:
+    """Return a 64-bit key made of another one and of all that the drafts of a request may depend on.
+
+    Where acceptance has noise of its own, drafts must be independent of that noise. A key that is a pseudo-random
+    function of everything drafts may be made from has this property: the same drafts come with the same key, so that a
+    run can be repeated, and others with noise that has nothing to do with them (`docs/losslessness.md`).
+    """
+    digest = hashlib.blake2b(struct.pack("<Q", key & MASK64), digest_size=8, person=b"specdec-drafts")
+    for part in parts:
+        digest.update(struct.pack("<Q", len(part)))
+        digest.update(part)
+    return int.from_bytes(digest.digest(), "little")
+
+
 def philox(key: int, counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
     """Return the four 32-bit words of Philox4x32-10 for a 64-bit key; the definition backends are tested against."""
     k0, k1 = key & MASK32, (key >> 32) & MASK32

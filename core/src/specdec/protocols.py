@@ -42,6 +42,18 @@ class MeasuresMemory(Protocol):
 
 
 @runtime_checkable
+class Remembers(Protocol):
+    """What a proposer with the trait `remembers` must offer besides: a name for what it knew before any request."""
+
+    def memory_digest(self) -> bytes:
+        """Return a digest of all texts that were there at the start, from files or elsewhere; b"" for none.
+
+        Called once, after the proposer was made and before any `start`. Equal digests must mean equal memories, since
+        the noise of a seeded run is keyed by them.
+        """
+
+
+@runtime_checkable
 class Verifier(Protocol):
     """Decides which drafts stand. Its output law must be the target's unless it is registered as lossy."""
 

@@ -13,6 +13,7 @@ from specdec.deriving import (
     check_k,
     note_limits,
     settle_max_model_len,
+    settle_noise,
     settle_revision,
     settle_slots,
     settle_tensor_parallel,
@@ -89,6 +90,11 @@ def resolve(
     settling.finish()
     if options is None or verifier is None or verifier_options is None:
         raise AssertionError(settling.problems)  # finish() has raised
+    lossy = _flag(settling, verifier, "specdec_verifier_is_lossy")
+    if lossy:
+        settling.decide("lossy", True, f"the verifier {verifier.name} changes the target's law")
+    emits_host_draws = _flag(settling, verifier, "specdec_verifier_emits_host_draws")
+    settle_noise(settling, verifier.name, traits, emits_host_draws=emits_host_draws)
     return ResolvedConfig(
         method=plugin.name,
         record=plugin.record,
@@ -106,7 +112,8 @@ def resolve(
         verifier_record=verifier.record,
         verifier_plugin=verifier,
         verifier_options=verifier_options,
-        verifier_lossy=_lossy(settling, verifier),
+        verifier_lossy=lossy,
+        emits_host_draws=emits_host_draws,
         controller=controller.name if controller else None,
         controller_plugin=controller,
         controller_options=controller_options if controller else None,
@@ -305,11 +312,9 @@ def _verifier(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits | N
     return settling.registry.load(record)
 
 
-def _lossy(settling: Settling, verifier: LoadedPlugin) -> bool:
-    hook = "specdec_verifier_is_lossy"
-    lossy = settling.call(verifier, hook, "traits")
-    if lossy is not None and not isinstance(lossy, bool):
-        raise TraitsStageError(verifier.record, f"{hook} returned {lossy!r}, not a bool", _AUTHORS)
-    if lossy:
-        settling.decide("lossy", True, f"the verifier {verifier.name} changes the target's law")
-    return bool(lossy)
+def _flag(settling: Settling, verifier: LoadedPlugin, hook: str) -> bool:
+    """Return what a verifier's plugin says of it by a hook; False where there is no hook."""
+    found = settling.call(verifier, hook, "traits")
+    if found is not None and not isinstance(found, bool):
+        raise TraitsStageError(verifier.record, f"{hook} returned {found!r}, not a bool", _AUTHORS)
+    return bool(found)

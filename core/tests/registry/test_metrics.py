@@ -54,7 +54,15 @@ def test_a_stop_rule_that_cuts_a_block_changes_one_of_the_two_figures():
     metrics.observe(step((4, 4, 4, 2)))
     assert (metrics.accepted, metrics.accepted_kept) == (4, 2)
     assert (metrics.emitted_with_draft, metrics.kept_with_draft, metrics.emitted) == (5, 2, 2)
-    assert metrics.mean_acceptance_length == 5.0
+    assert metrics.mean_acceptance_length == 2.0
+
+
+def test_the_mean_length_counts_what_stop_rules_left():
+    """Drafted 5, all accepted, and the third id ends the text: 3 ids were gained by one step."""
+    metrics = SpecMetrics()
+    metrics.observe(step((5, 5, 5, 3)))
+    assert metrics.mean_acceptance_length == 3.0
+    assert SpecDecodingStats.of(metrics, 5).num_accepted_tokens == 5
 
 
 def test_failures_are_counted_by_step():

@@ -160,11 +160,12 @@ class Drafting:
         """Return the noise for drawing drafts: the target's own if the method shares it, else fresh in every step.
 
         A position is drafted again after a rejection before it. Where the acceptance of early drafts may depend on
-        later ones (block verification), drawing those again from the same noise would bias the output.
+        later ones (block verification), drawing those again from the same noise would bias the output. The keys are
+        hashes of the request's, so that no drafter can compute the noise that decides about its drafts.
         """
         keys = [r.key for r in batch]
         if not self._traits.shares_noise:
-            keys = [request_key(None, r.key, len(r)) for r in batch] if self._traits.law == "soft" else keys
+            keys = [request_key(None, r.key, len(r)) for r in batch]
         return Noise(
             keys=np.array(keys, np.uint64),
             positions=np.array([len(r) for r in batch], np.int32),

@@ -19,7 +19,6 @@ from specdec.draft import StepStats
 from specdec.errors import RequestError
 from specdec.metrics import SpecMetrics
 from specdec.nn.hf.loading import eos_ids, resolve_device
-from specdec.noise import request_key
 from specdec.plain_values import plain
 from specdec_engine.chat import read_template
 from specdec_engine.compare import Divergence, diagnose
@@ -28,6 +27,7 @@ from specdec_engine.extra_args import Speculation, speculation_of
 from specdec_engine.group import Group
 from specdec_engine.limits import DraftLimits
 from specdec_engine.logprobs import LogprobReader, LogprobsMode, check_mode
+from specdec_engine.noise_keys import NoiseKeys
 from specdec_engine.outputs import RequestOutput
 from specdec_engine.pipeline import PipelineCompiler
 from specdec_engine.progress import Progress
@@ -116,7 +116,7 @@ class LLM(VllmMethods):
     ) -> None:
         """Load everything and check it."""
         check_mode(logprobs_mode)
-        self._seed = read_seed(seed)
+        seed = read_seed(seed)
         self.chat_template = read_template(chat_template)
         sizes = {"kv_cache_tokens": kv_cache_tokens, "prefill_chunk_size": prefill_chunk_size}
         arguments = read_arguments(others, speculative_config, sizes, PARAMETERS)
@@ -147,6 +147,7 @@ class LLM(VllmMethods):
         self._registry, self._target, self._resolved = session.registry, session.target, session.resolved
         self.tokenizer = session.target.tokenizer
         self._metrics = SpecMetrics(lossy=session.resolved is not None and session.resolved.verifier_lossy)
+        self._keys = NoiseKeys.of(seed, session.resolved, session.proposer)
         self._arrivals = itertools.count()
         target, resolved = self._target, self._resolved
         max_length = min(target.info.max_model_len, target.arena.num_tokens)
@@ -236,9 +237,9 @@ class LLM(VllmMethods):
         if self._scheduler.running or self._scheduler.waiting:
             message = "compare needs an idle engine; wait until all requests have finished"
             raise RequestError(message)
-        key = request_key(params.seed, self._seed, int(plain.request_id))
         ours, theirs = plain.outputs[sample].token_ids, other.outputs[sample].token_ids
         prompt = np.array(plain.prompt_token_ids, np.int32)
+        key = self._keys.key(params.seed, int(plain.request_id), prompt)
         request = Request("compare", sample, prompt, params, key, 0)
         request.grammar, request.pipeline = self._grammars.start(params), self._pipelines.compile(params).start(prompt)
         return diagnose(self._target, self._sampler, request, ours, theirs)
@@ -345,7 +346,7 @@ class LLM(VllmMethods):
         groups = []
         for prompt, chosen, speculation, started in zip(encoded, params, asked, states, strict=True):
             arrival = next(self._arrivals)
-            key = request_key(chosen.seed, self._seed, arrival)
+            key = self._keys.key(chosen.seed, arrival, prompt.ids, speculation.options)
             requests = [
                 Request(f"{arrival}-{i}", i, prompt.ids, chosen, key, arrival, self.tokenizer) for i in range(chosen.n)
             ]

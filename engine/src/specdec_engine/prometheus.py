@@ -38,6 +38,11 @@ COUNTERS: Final = (
     ("specdec:spec_decode_num_proposed_tokens", "proposed", "Draft tokens that came from the proposer."),
     ("specdec:spec_decode_num_cut_tokens", "cut", "Proposed tokens that were not verified."),
     ("specdec:spec_decode_num_emitted_tokens", "emitted", "Tokens gained by all rows, after stop rules."),
+    (
+        "specdec:spec_decode_num_emitted_tokens_with_draft",
+        "kept_with_draft",
+        "Tokens gained by rows with at least one draft verified, after stop rules.",
+    ),
     ("specdec:spec_decode_num_failures", "failures", "Steps whose proposer failed."),
 )
 # The same with a label `position` more.

@@ -189,6 +189,20 @@ def _families(rng: np.random.Generator, *, size: int | None = None) -> dict[str,
     }
 
 
+def _sure_families(rng: np.random.Generator) -> dict[str, Any]:
+    """Return arguments of the op `accept` whose laws q leave next to nothing to all ids but one, as cold drafters do.
+
+    Of each node the first child is q's likeliest id, and the others are drawn after it, as long as q has more.
+    """
+    size, nodes = int(rng.choice([3, 5, 70, 1030])), 5
+    gaps = rng.uniform(0, 2) * rng.uniform(0, 100, (nodes, 1)) * rng.random((nodes, size))
+    q = torch.softmax(torch.from_numpy(-np.sort(gaps, axis=1)).float(), -1)
+    p = torch.softmax(torch.from_numpy(rng.normal(0, 2, (nodes, size))).float(), -1)
+    tokens = torch.arange(3).repeat(nodes, 1)
+    soft = q[:, :3] > 0
+    return {"p": p, "tokens": tokens, "soft": soft, "q_row": torch.arange(nodes), "laws": Laws(q, q.double().sum(1))}
+
+
 def _remainder(rng: np.random.Generator, families: dict[str, Any]) -> Remainder:
     """Return a random remainder of the laws p of `families`."""
     count = int(rng.integers(1, 9))
@@ -213,6 +227,12 @@ def call_of() -> Callable[..., dict[str, Any]]:
 def families_of() -> Callable[..., dict[str, Any]]:
     """Return a maker of random arguments of the op `accept`: (rng, size=...)."""
     return _families
+
+
+@pytest.fixture
+def sure_families_of() -> Callable[..., dict[str, Any]]:
+    """Return a maker of random arguments of the op `accept` from drafters that are nearly sure: (rng)."""
+    return _sure_families
 
 
 @pytest.fixture

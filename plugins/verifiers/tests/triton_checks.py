@@ -40,6 +40,18 @@ def test_acceptance_ratios_and_what_is_left(families_of):
             torch.testing.assert_close(mine, reference, rtol=1e-9, atol=1e-12)
 
 
+def test_what_a_nearly_sure_drafter_leaves(sure_families_of):
+    """Compared without an absolute tolerance, since what is left is tiny, and it is all that there is to draw from."""
+    rng, small = np.random.default_rng(7), 0
+    for _ in range(CASES):
+        arguments = there(sure_families_of(rng))
+        got, want = triton_ops.accept(**arguments), torch_ref.accept(**arguments)
+        for mine, reference in zip(got, want, strict=True):
+            torch.testing.assert_close(mine, reference, rtol=1e-9, atol=0)
+        small += int((arguments["laws"].q[:, 1:].sum(1) < 1e-12).sum())
+    assert small > 3
+
+
 def test_masses(families_of, remainder_of):
     rng = np.random.default_rng(2)
     for _ in range(CASES):

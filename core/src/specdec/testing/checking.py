@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from specdec.draft import BatchView, Draft
+from specdec.draft_rules import are_distributions
+from specdec.errors import ContractError
 from specdec.traits import MethodTraits
 
 
@@ -52,6 +54,11 @@ def draft_problems(draft: Any, batch: BatchView, traits: MethodTraits, vocab_siz
         len(draft.confidence) != len(draft.tokens) or not np.isfinite(np.asarray(draft.confidence)).all()
     ):
         problems.append("confidence is not one finite number a draft")
+    if not problems:
+        try:
+            draft.to_host().check(batch.max_draft, vocab_size, traits)
+        except ContractError as error:
+            problems.append(str(error))
     return problems
 
 
@@ -131,7 +138,7 @@ def _law_problems(draft: Draft, rows: list[list[int]], traits: MethodTraits, voc
         return [f"q is {list(q.shape)} {q.dtype}, expected [m, {width}] float32"]
     if len(q_row) != len(flat) or any(not -1 <= row < len(q) for row in q_row):
         return [f"q_row {q_row} does not name one of {len(q)} rows, or -1, for each of {len(flat)} drafts"]
-    if not torch.isfinite(q).all() or (q < 0).any() or ((q.sum(1) - 1).abs() > 1e-3).any():
+    if not are_distributions(q.cpu()):
         return ["rows of q are not non-negative with sum 1"]
     columns = {token: token for token in range(vocab_size)}
     if draft.d2t is not None:

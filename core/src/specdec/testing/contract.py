@@ -15,6 +15,7 @@ import torch
 from specdec.protocols import Proposer
 from specdec.testing.building import Built, build
 from specdec.testing.configuring import ConfigurationContract
+from specdec.testing.drawn import assert_drafts_follow_q
 from specdec.testing.driving import Driver, Script
 from specdec.testing.fakes import FakeRequest, FakeTarget
 from specdec.testing.packaging import PackagingContract
@@ -130,6 +131,24 @@ class ProposerContract(PackagingContract, ConfigurationContract, promises=True):
         first = self._drafts(built, traits, target, scripts)
         random.random(), np.random.rand(), torch.rand(1)
         assert self._drafts(built, traits, target, scripts) == first
+
+    def test_drawn_drafts_have_the_distribution_that_is_reported(
+        self, proposer: Proposer, traits: MethodTraits, target: FakeTarget
+    ) -> None:
+        """Over many requests in one state, drafts follow q, and nobody reads the noise that decides about them."""
+        if traits.law != "soft" or traits.shares_noise:
+            pytest.skip("the method reports no q that it draws from with noise of its own")
+        assert_drafts_follow_q(proposer, traits, target)
+
+    def test_what_others_said_changes_drafts_only_where_the_traits_say_so(
+        self, proposer: Proposer, traits: MethodTraits, target: FakeTarget, k: int
+    ) -> None:
+        """The same requests once more draft the same, unless the traits say `remembers`."""
+        if traits.remembers:
+            pytest.skip("the traits say that drafts may depend on outputs of other requests")
+        scripts = script_batch(6, 9, target.info.vocab_size, k)
+        first = Driver(proposer, traits, target).run(scripts)
+        assert Driver(proposer, traits, target).run(scripts) == first
 
     def test_rows_that_may_not_draft_are_empty(
         self, proposer: Proposer, traits: MethodTraits, target: FakeTarget

@@ -39,6 +39,7 @@ class Script:
     preempt                 the decode step after which it is preempted and run again, or None
     reason                  how it ends
     temperature, seq_index  of its sampling
+    noise_seed              of its noise alone, where that shall differ from one life to the next; None: `seed`
     """
 
     name: str
@@ -55,6 +56,7 @@ class Script:
     reason: FinishReason = "done"
     temperature: float = 0.0
     seq_index: int = 0
+    noise_seed: int | None = None
 
 
 @dataclass
@@ -89,6 +91,7 @@ class Driver:
         self.problems: list[str] = []
         self.longest = 0
         self.look: Callable[[BatchView], None] | None = None
+        self.see: Callable[[BatchView, Draft], None] | None = None
         self._shuffle = np.random.default_rng(shuffle_seed)
 
     def run(self, scripts: Sequence[Script]) -> dict[str, list[list[int]]]:
@@ -191,6 +194,8 @@ class Driver:
         if self.look is not None:
             self.look(batch)
         draft: Draft = self.proposer.propose(batch)
+        if self.see is not None:
+            self.see(batch, draft)
         found = draft_problems(draft, batch, self.traits, self.target.info.vocab_size)
         self.problems += found
         rows = [[] for _ in lives] if found else host_rows(draft)
@@ -243,10 +248,14 @@ def _nth(values: Sequence[int], i: int) -> int:
     return values[i % len(values)]
 
 
+def _noise_seed(script: Script) -> int:
+    return script.seed if script.noise_seed is None else script.noise_seed
+
+
 def _noise(lives: list[_Life]) -> Noise:
     """Return the noise of the token after each request's newest one."""
     return Noise(
-        keys=np.asarray([request_key(life.script.seed, 0, 0) for life in lives], np.uint64),
+        keys=np.asarray([request_key(_noise_seed(life.script), 0, 0) for life in lives], np.uint64),
         positions=np.asarray([len(life.view.tokens) for life in lives], np.int32),
         seq_index=np.asarray([life.view.seq_index for life in lives], np.int32),
     )

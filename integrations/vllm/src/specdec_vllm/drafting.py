@@ -115,6 +115,6 @@ class Drafting:
     def _noise(self, batch: Sequence[SeenRequest], lengths: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Noise:
         """Return noise for drawing drafts, fresh in every step where a method draws independently of the target."""
         keys = [request_key(None, SEED, request.arrival) for request in batch]
-        if self._traits.law == "soft" and not self._traits.shares_noise:
+        if not self._traits.shares_noise:
             keys = [request_key(None, key, len(request)) for key, request in zip(keys, batch, strict=True)]
         return Noise(np.array(keys, np.uint64), lengths, np.array([r.seq_index for r in batch], np.int32))

@@ -6,6 +6,7 @@ its namespace, running and stopped (formats.md 12.1).
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -117,6 +118,7 @@ class SuffixCache:
         self._responses: Final = Responses(self._forest, limits, clock)
         self._running: Final[dict[Hashable, Entry]] = {}
         self._lock: Final = threading.Lock()
+        self._merged: Final = hashlib.sha256()
 
     def start(
         self,
@@ -263,6 +265,10 @@ class SuffixCache:
             texts = self._responses.texts()
         cache_file.write(path, self.depth, texts)
 
+    def files_digest(self) -> bytes:
+        """Return a SHA-256 over the contents of all files that were merged, in order; with none, that of nothing."""
+        return self._merged.digest()
+
     def merge(self, path: str | PathLike[str]) -> int:
         """Add the responses of a file as the newest ones, within all limits; return how many the file has.
 
@@ -271,9 +277,11 @@ class SuffixCache:
         if self._limits.requests == 0:
             message = f"suffix cache: {path} cannot be added to a cache that shares nothing; raise max_requests"
             raise SpecdecError(message)
-        texts = cache_file.read(path).texts
+        contents = cache_file.read(path)
+        texts = contents.texts
         kept = texts if self._limits.requests is None else texts[-self._limits.requests :]
         with self._lock:
+            self._merged.update(contents.digest)
             for namespace, tokens in kept:
                 response = self._responses.begin(object(), namespace)
                 if response is not None:

@@ -44,10 +44,14 @@ HEAD: Final = len(MAGIC) + 8
 
 @dataclass(frozen=True)
 class Contents:
-    """What is in a file: the depth of the cache that wrote it; namespace and ids of each response, the oldest first."""
+    """What is in a file: the depth of the cache that wrote it; namespace and ids of each response, the oldest first.
+
+    `digest` is the file's own SHA-256, which is the same if and only if all of this is.
+    """
 
     depth: int
     texts: list[tuple[str, IntArray]]
+    digest: bytes
 
     @property
     def vocabulary(self) -> int:
@@ -103,12 +107,13 @@ def read(path: str | PathLike[str]) -> Contents:
     if hashlib.sha256(whole).digest() != digest:
         raise _refused(path, "its checksum is wrong: it is cut off or was changed")
     try:
-        return _contents(json.loads(whole[HEAD : HEAD + size]), np.frombuffer(whole[HEAD + size :], "<i4"))
+        description = json.loads(whole[HEAD : HEAD + size])
+        return _contents(description, np.frombuffer(whole[HEAD + size :], "<i4"), digest)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise _refused(path, f"its parts do not fit each other ({error})") from error
 
 
-def _contents(description: dict[str, Any], numbers: IntArray) -> Contents:
+def _contents(description: dict[str, Any], numbers: IntArray, digest: bytes) -> Contents:
     """Take the numbers apart; raises ValueError, KeyError, TypeError or IndexError if they do not fit."""
     names, count = description["namespaces"], int(description["responses"])
     spaces, lengths, ids = numbers[:count], numbers[count : 2 * count], numbers[2 * count :]
@@ -120,7 +125,8 @@ def _contents(description: dict[str, Any], numbers: IntArray) -> Contents:
         raise ValueError(message)
     ends = np.cumsum(lengths, dtype=np.int64)
     texts = np.split(ids.astype(np.int32), ends[:-1]) if count else []
-    return Contents(int(description["depth"]), [(names[i], text) for i, text in zip(spaces, texts, strict=True)])
+    responses = [(names[i], text) for i, text in zip(spaces, texts, strict=True)]
+    return Contents(int(description["depth"]), responses, digest)
 
 
 def _refused(path: str | PathLike[str], reason: str) -> SpecdecError:

@@ -37,8 +37,14 @@ class SuffixPlugin:
     @hookimpl
     def specdec_method_traits(self, method: str, options: MethodOptions) -> MethodTraits:
         """Return traits of a drafter that needs ids and nothing else."""
-        tree = cast("SuffixOptions", options).tree_drafts
-        return MethodTraits(shape="tree" if tree else "chain", rows="none", weights="none", when_off="catch_up")
+        chosen = cast("SuffixOptions", options)
+        return MethodTraits(
+            shape="tree" if chosen.tree_drafts else "chain",
+            rows="none",
+            weights="none",
+            when_off="catch_up",
+            remembers=chosen.suffix_decoding_max_cached_requests > 0,
+        )
 
     @hookimpl
     def specdec_method_defaults(self, method: str, options: MethodOptions) -> Sequence[Default]:

@@ -103,6 +103,10 @@ class SuffixProposer:
         if self._options.save_cache is not None:
             self._cache.save(self._options.save_cache)
 
+    def memory_digest(self) -> bytes:
+        """Return a digest of the cache file that was loaded; see `specdec.protocols.Remembers`."""
+        return self._cache.files_digest()
+
     def memory_bytes(self) -> int:
         """Return the bytes in use for shared responses, and held for running requests."""
         stats = self._cache.stats()

@@ -55,7 +55,7 @@ def prefix_products(ratio: Tensor) -> Tensor:
 
 def chances(b: Tensor, mass: Tensor, last: Tensor) -> Tensor:
     """Return h [n, m] for b [n, m], S [n, m] and the mask [n, m] of each chain's last draft."""
-    rest = mass + 1.0 - b
+    rest = mass + (1.0 - b)  # in this order: 1 - b is exact near 1, where a small mass would be lost in mass + 1
     h = torch.where(rest > 0, mass / torch.where(rest > 0, rest, 1.0), 1.0)
     return torch.where(last, b, h)
 

@@ -35,11 +35,24 @@ class Laws:
         values = self.q[q_row.clamp_min(0)[:, None], columns.clamp_min(0)].double()
         return torch.where(known, values, 0.0)
 
-    def totals(self, q_row: Tensor) -> Tensor:
-        """Return what laws q_row [a] add up to, [a] float64; 1 where q_row is -1."""
+    def totals(self, q_row: Tensor, removed: Tensor | None = None) -> Tensor:
+        """Return what laws q_row [a] add up to without ids `removed` [a, c], [a] float64; 1 where q_row is -1.
+
+        -1 among `removed` is no id. What is left is summed, since a difference would be rounding where little is left.
+        """
         if not len(self.q):
             return torch.ones(len(q_row), dtype=torch.float64, device=q_row.device)
-        return torch.where(q_row >= 0, self.total[q_row.clamp_min(0)], 1.0)
+        rows = q_row.clamp_min(0)
+        total = self.total[rows] if removed is None else self._without(rows, removed).sum(1)
+        return torch.where(q_row >= 0, total, 1.0)
+
+    def _without(self, rows: Tensor, removed: Tensor) -> Tensor:
+        """Return laws `rows` [a] in float64 with 0 at the target ids `removed` [a, c], [a, V_d]."""
+        result = self.q[rows].double()
+        columns = removed if self.column is None else torch.where(removed >= 0, self.column[removed.clamp_min(0)], -1)
+        row, place = (columns >= 0).nonzero(as_tuple=True)
+        result[row, columns[row, place]] = 0.0
+        return result
 
 
 @dataclass(slots=True)

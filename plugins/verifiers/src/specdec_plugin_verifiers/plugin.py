@@ -41,6 +41,11 @@ class VerifiersPlugin:
         return method in LOSSY
 
     @hookimpl
+    def specdec_verifier_emits_host_draws(self, method: str) -> bool:
+        """Say that `coupled` only compares drafts with the host's draws."""
+        return method == "coupled"
+
+    @hookimpl
     def specdec_verifier_check(
         self, method: str, config: SpeculativeConfig, options: MethodOptions, traits: MethodTraits
     ) -> Sequence[Problem]:

@@ -68,19 +68,37 @@ def _law(q: Any, column: Any, token: int) -> Any:
 @njit(nogil=True, error_model="numpy")
 def _excess_row(p: Any, q: Any, column: Any, alpha: float, beta: float, removed: Any) -> float:
     sums, some = np.zeros(LANES), np.empty(LANES)
-    whole = len(p) // LANES * LANES
-    for first in range(0, whole, LANES):
-        _stretch(p, q, column, first, alpha, beta, some)
-        for n in range(LANES):
-            sums[n] += some[n]
+    for first in range(0, len(p), LANES):
+        part = some[: min(LANES, len(p) - first)]
+        _stretch(p, q, column, first, alpha, beta, part)
+        for j in range(len(removed)):
+            if first <= removed[j] < first + len(part):
+                part[removed[j] - first] = 0.0
+        for n in range(len(part)):
+            sums[n] += part[n]
     total = 0.0
     for n in range(LANES):
         total += sums[n]
-    for token in range(whole, len(p)):
-        total += _weight(p, q, column, token, alpha, beta)
-    for j in range(len(removed)):
-        if removed[j] >= 0 and not _earlier(removed, j):
-            total -= _weight(p, q, column, removed[j], alpha, beta)
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _rest_of_law(q: Any, column: Any, removed: Any) -> float:
+    """Return the sum of q over all columns but those of removed ids, which are few."""
+    sums, some = np.zeros(LANES), np.empty(LANES)
+    for first in range(0, len(q), LANES):
+        part = some[: min(LANES, len(q) - first)]
+        for n in range(len(part)):
+            part[n] = np.float64(q[first + n])
+        for j in range(len(removed)):
+            c = removed[j] if len(column) == 0 or removed[j] < 0 else column[removed[j]]
+            if first <= c < first + len(part):
+                part[c - first] = 0.0
+        for n in range(len(part)):
+            sums[n] += part[n]
+    total = 0.0
+    for n in range(LANES):
+        total += sums[n]
     return total
 
 
@@ -149,14 +167,14 @@ def _accept(
             point = weight / mass if mass > 0.0 else 0.0
             if not soft[a, j]:
                 ratio[a, j] = point
-                mass -= weight
             elif total > 0.0:
                 ratio[a, j] = point * total / drafted if drafted > 0.0 else 0.0
                 if mass > 0.0:
                     alpha, beta = alpha / mass, beta / mass + 1.0 / total
-                    if (tokens[a, j + 1 :] >= 0).any():
-                        mass = _excess_row(p[a], law, column, alpha, beta, tokens[a, : j + 1])
-            total -= drafted
+            if (tokens[a, j + 1 :] >= 0).any():
+                # Summed over what remains: a difference would be rounding where the children have nearly all of it.
+                mass = _excess_row(p[a], law, column, alpha, beta, tokens[a, : j + 1])
+                total = _rest_of_law(law, column, tokens[a, : j + 1]) if q_row[a] >= 0 else 1.0
         alphas[a], betas[a] = alpha, beta
 
 

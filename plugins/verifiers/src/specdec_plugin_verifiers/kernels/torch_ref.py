@@ -74,12 +74,11 @@ def accept(p: Tensor, tokens: Tensor, soft: Tensor, q_row: Tensor, laws: Laws) -
         ratio[:, j] = torch.where(new, torch.where(drawn, divided, point), 0.0)
         live = drawn & (mass > 0) & (total > 0)
         alpha, beta = torch.where(live, alpha / mass, alpha), torch.where(live, beta / mass + 1 / total, beta)
-        mass = torch.where(new & ~drawn, mass - weight, mass)
-        again = (live & (tokens[:, j + 1 :] >= 0).any(1)).nonzero()[:, 0]
+        again = (new & (tokens[:, j + 1 :] >= 0).any(1)).nonzero()[:, 0]
         if len(again):
+            # Summed over what remains: a difference would be rounding where the children have nearly all of it.
             left = Remainder(again, alpha[again], beta[again], q_row[again], tokens[again, : j + 1])
-            mass[again] = excess(p, left, laws)
-        total = torch.where(new, total - drafted[:, j], total)
+            mass[again], total[again] = excess(p, left, laws), laws.totals(q_row[again], tokens[again, : j + 1])
     return ratio, alpha, beta
 
 

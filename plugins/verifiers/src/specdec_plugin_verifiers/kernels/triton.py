@@ -49,15 +49,24 @@ def _excess_row(p, law, column, vocabulary, alpha, beta, removed, count, MAPPED:
     sums = tl.zeros([SIZE], tl.float64)
     for first in range(0, vocabulary, SIZE):
         ids = first + tl.arange(0, SIZE)
-        sums += _weights(p, law, column, vocabulary, ids, ids < vocabulary, alpha, beta, MAPPED)
-    total = tl.sum(sums, 0)
-    for j in range(0, count):
-        token = tl.load(removed + j)
-        known = token >= 0
-        for i in range(0, j):
-            known = known & (tl.load(removed + i) != token)
-        total -= _weights(p, law, column, vocabulary, tl.where(known, token, 0), known, alpha, beta, MAPPED)
-    return total
+        weight = _weights(p, law, column, vocabulary, ids, ids < vocabulary, alpha, beta, MAPPED)
+        for j in range(0, count):
+            weight = tl.where(ids == tl.load(removed + j), 0.0, weight)
+        sums += weight
+    return tl.sum(sums, 0)
+
+
+@triton.jit
+def _rest_of_law(law, column, vocabulary, removed, count, MAPPED: tl.constexpr, SIZE: tl.constexpr):
+    """Return the sum of q over target ids, the first `count` removed ids left out."""
+    sums = tl.zeros([SIZE], tl.float64)
+    for first in range(0, vocabulary, SIZE):
+        ids = first + tl.arange(0, SIZE)
+        rest = _law(law, column, ids, ids < vocabulary, MAPPED)
+        for j in range(0, count):
+            rest = tl.where(ids == tl.load(removed + j), 0.0, rest)
+        sums += rest
+    return tl.sum(sums, 0)
 
 
 @triton.jit
@@ -137,14 +146,13 @@ def _accept(
         possible = (drafted > 0) & (total > 0)
         divided = tl.where(possible, point * total / tl.where(possible, drafted, 1.0), 0.0)
         tl.store(ratio + a * most + j, tl.where(new, tl.where(drawn, divided, point), 0.0))
-        if drawn:
-            if (mass > 0) & (total > 0):
-                alpha, beta = alpha / mass, beta / mass + 1.0 / total
-                if more:
-                    mass = _excess_row(row, law, column, vocabulary, alpha, beta, own, j + 1, MAPPED, SIZE)
-        else:
-            mass = mass - weight
-        total = total - drafted
+        if drawn & (mass > 0) & (total > 0):
+            alpha, beta = alpha / mass, beta / mass + 1.0 / total
+        # Summed over what remains: a difference would be rounding where the children have nearly all of it.
+        if new & more:
+            mass = _excess_row(row, law, column, vocabulary, alpha, beta, own, j + 1, MAPPED, SIZE)
+            if has_law:
+                total = _rest_of_law(law, column, vocabulary, own, j + 1, MAPPED, SIZE)
     tl.store(alphas + a, alpha)
     tl.store(betas + a, beta)
 
