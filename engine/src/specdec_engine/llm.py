@@ -199,15 +199,15 @@ class LLM:
         Returns None if they are the same. Both outputs must come from the same ids, parameters and arrival number.
         Raises RequestError while requests are running.
         """
-        if self._scheduler.running or self._scheduler.waiting:
-            message = "compare needs an idle engine; wait until all requests have finished"
-            raise RequestError(message)
-        key = request_key(params.seed, self._seed, int(plain.request_id))
-        ours, theirs = plain.outputs[sample].token_ids, other.outputs[sample].token_ids
-        prompt = np.array(plain.prompt_token_ids, np.int32)
-        request = Request("compare", sample, prompt, params, key, 0)
-        request.grammar, request.pipeline = self._grammars.start(params), self._pipelines.compile(params).start(prompt)
-        return diagnose(self._target, self._sampler, request, ours, theirs)
+        with self._target.lock:
+            self._require_idle("compare")
+            key = request_key(params.seed, self._seed, int(plain.request_id))
+            ours, theirs = plain.outputs[sample].token_ids, other.outputs[sample].token_ids
+            prompt = np.array(plain.prompt_token_ids, np.int32)
+            request = Request("compare", sample, prompt, params, key, 0)
+            request.grammar = self._grammars.start(params)
+            request.pipeline = self._pipelines.compile(params).start(prompt)
+            return diagnose(self._target, self._sampler, request, ours, theirs)
 
     def generate(
         self,
@@ -226,7 +226,7 @@ class LLM:
             while not run.finished:
                 run.step()
                 progress.update(sum(group.finished for group in groups), sum(group.emitted for group in groups))
-        return [group.output() for group in groups]
+        return run.outputs()
 
     def chat(
         self,
@@ -264,32 +264,37 @@ class LLM:
     def stream(
         self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> Iterator[RequestOutput]:
-        """Yield a picture of a prompt each time it gains ids, its last one with `finished` True.
+        """Yield a snapshot of a prompt each time it gains ids, its last one with `finished` True.
 
         Closing the generator early aborts what has not finished.
         """
         with self.start(prompts, sampling_params) as run:
-            while not run.finished:
-                touched = {id(request) for request in run.step()}
-                for group in run.groups:
-                    if any(id(request) in touched for request in group.requests):
-                        yield group.output()
+            yield from run.news()
 
     def start(self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None) -> Run:
         """Submit prompts and return their run, for callers that step by themselves or need the ids as they come."""
-        return Run(self._submit(prompts, sampling_params), self._step, self._stepper, self._stats)
+        with self._target.lock:
+            groups = self._submit(prompts, sampling_params)
+        return Run(groups, self._step, self._stepper, self._stats, self._target.lock)
 
     def pause(self) -> None:
-        """Take the hooks off the model and drop the KV arena until `resume`; nothing may be running."""
-        self._target.close()
+        """Take the hooks off the model and drop the KV arena until `resume`.
+
+        Raises RequestError while requests are running.
+        """
+        with self._target.lock:
+            self._require_idle("pause")
+            self._target.close()
 
     def resume(self, kv_cache_tokens: int) -> None:
         """Go on after `pause`, with a KV arena for that many positions."""
-        self._target.set_budget(kv_cache_tokens)
-        self._rules.max_length = min(self.max_model_len, self.kv_cache_tokens)
-        if self._resolved is not None:
-            traits = self._resolved.traits
-            self._target.tap(hidden=traits.hidden, aux_layers=traits.aux_layers)
+        with self._target.lock:
+            self._require_idle("resume")
+            self._target.set_budget(kv_cache_tokens)
+            self._rules.max_length = min(self.max_model_len, self.kv_cache_tokens)
+            if self._resolved is not None:
+                traits = self._resolved.traits
+                self._target.tap(hidden=traits.hidden, aux_layers=traits.aux_layers)
 
     def get_metrics(self) -> SpecMetrics:
         """Return the speculation counters of this engine since it was made."""
@@ -301,6 +306,10 @@ class LLM:
 
     def close(self) -> None:
         """Abort what runs, close the proposer, give a caller's model back; later calls raise RequestError."""
+        with self._target.lock:
+            self._close()
+
+    def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
@@ -360,10 +369,16 @@ class LLM:
             logger.info("request %s is decoded without speculation: %s", request.id, request.plain_reason)
 
     def _step(self) -> list[Request]:
-        self._stats.begin()
-        touched = self._stepper.step()
-        self._stats.end()
-        return touched
+        with self._target.lock:
+            self._stats.begin()
+            touched = self._stepper.step()
+            self._stats.end()
+            return touched
+
+    def _require_idle(self, call: str) -> None:
+        if self._scheduler.running or self._scheduler.waiting:
+            message = f"{call} needs an idle engine; wait until all requests have finished, or abort them"
+            raise RequestError(message)
 
     def _state(self) -> EngineState:
         arena = self._target.arena

@@ -23,6 +23,7 @@ from specdec.nn.hf.families import check_config
 from specdec.nn.hf.loading import ModelSource, is_known_type, load_config, load_model, load_tokenizer, resolve_dtype
 from specdec.nn.hf.model import FlatModel
 from specdec.nn.hf.probe import probe
+from specdec.nn.turns import lock_of
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve, swap_target
 from specdec.sources import DraftSource, TargetInfo
@@ -133,10 +134,10 @@ def open_session(
             raise
     info = replace(target_info(model, hf_config, limits), revision=None if source is None else source.revision)
     resolved = None if speculative_config is None else resolve(speculative_config, info, registry)
-    with contextlib.ExitStack() as undo:
-        if hf_model is None:
-            assert source is not None  # read_config has raised
-            hf_model = load_model(source, dtype, device)
+    if hf_model is None:
+        assert source is not None  # read_config has raised
+        hf_model = load_model(source, dtype, device)
+    with lock_of(hf_model), contextlib.ExitStack() as undo:
         if tokenizer is None and source is not None:
             tokenizer = load_tokenizer(source)
         target = _target(hf_model, info, limits, registry.kernels, tokenizer)
