@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from specdec_engine.async_llm import AsyncLLM as AsyncLLM
     from specdec_engine.custom_generate import generate as generate
     from specdec_engine.llm import LLM as LLM
     from specdec_engine.sampling_params import SamplingParams as SamplingParams
 
-__all__ = ["LLM", "SamplingParams", "__version__", "generate"]
-_MODULES = {"LLM": "llm", "SamplingParams": "sampling_params", "generate": "custom_generate"}
+__all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__", "generate"]
+_MODULES = {"AsyncLLM": "async_llm", "LLM": "llm", "SamplingParams": "sampling_params", "generate": "custom_generate"}
 
 
 def __getattr__(name: str) -> Any:

@@ -61,8 +61,8 @@ def engine_for(
 ) -> Iterator[KeptEngine]:
     """Lend the model's engine, made anew if the model's weights or a setting changed since the last call.
 
-    The model is in evaluation mode meanwhile, and given back as it was; calls from other threads wait. Raises RequestError for unknown engine_args,
-    and what `LLM` raises.
+    The model is in evaluation mode meanwhile, and given back as it was; calls from other threads wait. Raises
+    RequestError for unknown engine_args, and what `LLM` raises.
     """
     arguments = dict(engine_args or {})
     unknown = sorted(set(arguments) - set(ENGINE_ARGS))

@@ -53,11 +53,15 @@ class Run:
     def news(self) -> Iterator[RequestOutput]:
         """Step to the end; yield a snapshot of each prompt that gained ids or ended since its last one."""
         for _ in self._rounds():
-            for group in self.groups:
-                with self._lock:
-                    output = group.news()
+            for index in range(len(self.groups)):
+                output = self.news_of(index)
                 if output is not None:
                     yield output
+
+    def news_of(self, index: int) -> RequestOutput | None:
+        """Return a snapshot of a prompt if it gained ids or ended since the last one, else None; makes no step."""
+        with self._lock:
+            return self.groups[index].news()
 
     def _rounds(self) -> Iterator[None]:
         """Yield before the first step and after each; others may step meanwhile, so the last look is after the end."""
