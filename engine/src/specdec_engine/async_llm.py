@@ -72,15 +72,15 @@ class AsyncLLM:
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End one request or several; they are freed when this returns. Ids that are not running are passed over."""
         names = [request_id] if isinstance(request_id, str) else [str(name) for name in request_id]
-        loop = asyncio.get_running_loop()
+        loop, worker = asyncio.get_running_loop(), self._worker
         done = asyncio.Event()
 
         def command() -> None:
             for name in names:
-                self._worker.abort(name)
+                worker.abort(name)
             _tell(loop, done.set)
 
-        if self._worker.send(command):
+        if worker.send(command):
             await done.wait()
 
     def get_metrics(self) -> SpecMetrics:
@@ -255,6 +255,7 @@ class _Worker:
             if command is None:
                 return False
             command()
+            del command  # it would be held while the thread sleeps, and its engine with it
 
     def _start(self, caller: _Caller) -> None:
         try:
