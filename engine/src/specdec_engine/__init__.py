@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from specdec_engine.async_llm import AsyncLLM as AsyncLLM
     from specdec_engine.custom_generate import generate as generate
     from specdec_engine.llm import LLM as LLM
     from specdec_engine.outputs import CompletionOutput as CompletionOutput
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CompletionOutput",
     "Logprob",
     "RequestOutput",
@@ -27,6 +29,7 @@ __all__ = [
     "generate",
 ]
 _MODULES = {
+    "AsyncLLM": "async_llm",
     "CompletionOutput": "outputs",
     "LLM": "llm",
     "Logprob": "outputs",

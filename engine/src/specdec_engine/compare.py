@@ -104,6 +104,7 @@ def _processed(sampler: Sampler, request: Request, row: Tensor, params: Sampling
         processed = sampler.process(row[None], draw)[0]
     finally:
         request.sampling_params = own
+    draw.settle()
     return None if draw.dead else processed
 
 

@@ -16,6 +16,7 @@ class Group:
         self.name = name
         self.prompt = prompt
         self.requests = requests
+        self._shown = (0, 0)  # ids and ends of samples that the consumer knows of
 
     @property
     def finished(self) -> bool:
@@ -26,6 +27,17 @@ class Group:
     def emitted(self) -> int:
         """Ids emitted by all samples."""
         return sum(request.output_len for request in self.requests)
+
+    def news(self) -> RequestOutput | None:
+        """Return how far the prompt has come if that is further than what was last returned here, else None.
+
+        Whoever made the steps, every gain is shown, and the end once.
+        """
+        state = (self.emitted, sum(request.finished for request in self.requests))
+        if state == self._shown:
+            return None
+        self._shown = state
+        return self.output()
 
     def output(self) -> RequestOutput:
         """Return how far the prompt has come."""

@@ -14,6 +14,7 @@ from torch import nn
 
 from specdec.config import SpeculativeConfig
 from specdec.errors import RequestError
+from specdec.nn.turns import lock_of
 from specdec_engine.llm import LLM
 
 ATTRIBUTE: Final = "_specdec_engine"
@@ -60,8 +61,8 @@ def engine_for(
 ) -> Iterator[KeptEngine]:
     """Lend the model's engine, made anew if the model's weights or a setting changed since the last call.
 
-    The model is in evaluation mode meanwhile, and given back as it was. Raises RequestError for unknown engine_args,
-    and what `LLM` raises.
+    The model is in evaluation mode meanwhile, and given back as it was; calls from other threads wait. Raises
+    RequestError for unknown engine_args, and what `LLM` raises.
     """
     arguments = dict(engine_args or {})
     unknown = sorted(set(arguments) - set(ENGINE_ARGS))
@@ -71,15 +72,16 @@ def engine_for(
     parsed = None if speculative_config is None else SpeculativeConfig.parse(speculative_config)
     settings = None if parsed is None else json.dumps(parsed.as_json(), sort_keys=True, default=repr)
     made_for = (settings, dict(plugins or {}), arguments, _fingerprint(model))
-    training = [module for module in model.modules() if module.training]
-    try:
-        yield _kept(model, made_for, parsed, plugins, arguments)
-    finally:
-        for module in training:
-            module.training = True
-        llm = engine_of(model)
-        if llm is not None:
-            llm.pause()
+    with lock_of(model):
+        training = [module for module in model.modules() if module.training]
+        try:
+            yield _kept(model, made_for, parsed, plugins, arguments)
+        finally:
+            for module in training:
+                module.training = True
+            llm = engine_of(model)
+            if llm is not None:
+                llm.pause()
 
 
 def _kept(

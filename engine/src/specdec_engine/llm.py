@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike, fspath
@@ -23,15 +22,12 @@ from specdec.plain_values import plain
 from specdec_engine.chat import read_template
 from specdec_engine.compare import Divergence, diagnose
 from specdec_engine.drafting import Drafting
-from specdec_engine.extra_args import Speculation, speculation_of
 from specdec_engine.group import Group
 from specdec_engine.limits import DraftLimits
 from specdec_engine.logprobs import LogprobReader, LogprobsMode, check_mode
 from specdec_engine.noise_keys import NoiseKeys
 from specdec_engine.outputs import RequestOutput
-from specdec_engine.pipeline import PipelineCompiler
 from specdec_engine.progress import Progress
-from specdec_engine.prompts import encode_prompts, fit_prompts, pair_params
 from specdec_engine.request import Request
 from specdec_engine.run import Run
 from specdec_engine.sampler import Sampler
@@ -41,7 +37,7 @@ from specdec_engine.session import Limits, Wanted, open_session, undone_on_error
 from specdec_engine.stats import EngineState, EngineStats
 from specdec_engine.step import Stepper
 from specdec_engine.stopping import StopRules
-from specdec_engine.structured import Grammars
+from specdec_engine.submission import Submission
 from specdec_engine.threads import torchs_threads
 from specdec_engine.vllm_calls import VllmMethods, check_call, read_arguments, read_seed
 
@@ -148,14 +144,10 @@ class LLM(VllmMethods):
         self.tokenizer = session.target.tokenizer
         self._metrics = SpecMetrics(lossy=session.resolved is not None and session.resolved.verifier_lossy)
         self._keys = NoiseKeys.of(seed, session.resolved, session.proposer)
-        self._arrivals = itertools.count()
         target, resolved = self._target, self._resolved
         max_length = min(target.info.max_model_len, target.arena.num_tokens)
         self._rules = StopRules(eos_ids(target.model, self.tokenizer), max_length)
-        self._grammars = Grammars(self.tokenizer, target.info.vocab_size, self._rules.eos_token_ids)
-        self._pipelines = PipelineCompiler(
-            target.info.vocab_size, self._rules.eos_token_ids, self.tokenizer, target.device
-        )
+        self._submission = Submission(session, self._rules, self._keys)
         kernels = self._registry.kernels
         self._sampler = Sampler(kernels.get("race", target.device), kernels.get("truncate", target.device))
         drafting = None
@@ -234,15 +226,12 @@ class LLM(VllmMethods):
         Raises RequestError while requests are running.
         """
         self._check_open()
-        if self._scheduler.running or self._scheduler.waiting:
-            message = "compare needs an idle engine; wait until all requests have finished"
-            raise RequestError(message)
-        ours, theirs = plain.outputs[sample].token_ids, other.outputs[sample].token_ids
-        prompt = np.array(plain.prompt_token_ids, np.int32)
-        key = self._keys.key(params.seed, int(plain.request_id), prompt)
-        request = Request("compare", sample, prompt, params, key, 0)
-        request.grammar, request.pipeline = self._grammars.start(params), self._pipelines.compile(params).start(prompt)
-        return diagnose(self._target, self._sampler, request, ours, theirs)
+        with self._target.lock:
+            self._require_idle("compare")
+            ours, theirs = plain.outputs[sample].token_ids, other.outputs[sample].token_ids
+            prompt = np.array(plain.prompt_token_ids, np.int32)
+            request = self._submission.again(int(plain.request_id), sample, prompt, params)
+            return diagnose(self._target, self._sampler, request, ours, theirs)
 
     def generate(
         self,
@@ -264,37 +253,39 @@ class LLM(VllmMethods):
             while not run.finished:
                 run.step()
                 progress.update(sum(group.finished for group in groups), sum(group.emitted for group in groups))
-        return [group.output() for group in groups]
+        return run.outputs()
 
     def stream(
         self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> Iterator[RequestOutput]:
-        """Yield a picture of a prompt each time it gains ids, its last one with `finished` True.
+        """Yield a snapshot of a prompt each time it gains ids, its last one with `finished` True.
 
         Closing the generator early aborts what has not finished.
         """
         with self.start(prompts, sampling_params) as run:
-            while not run.finished:
-                touched = {id(request) for request in run.step()}
-                for group in run.groups:
-                    if any(id(request) in touched for request in group.requests):
-                        yield group.output()
+            yield from run.news()
 
     def start(self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None) -> Run:
         """Submit prompts and return their run, for callers that step by themselves or need the ids as they come."""
-        return Run(self._submit(prompts, sampling_params), self._step, self._stepper, self._stats)
+        with self._target.lock:
+            groups = self._submit(prompts, sampling_params)
+        return Run(groups, self._step, self._stepper, self._stats, self._target.lock)
 
     def pause(self) -> None:
-        """Take the hooks off the model and drop the KV arena until `resume`; nothing may be running."""
-        self._target.pause()
+        """Take the hooks off the model and drop the KV arena until `resume`; refused while requests are running."""
+        with self._target.lock:
+            self._require_idle("pause")
+            self._target.pause()
 
     def resume(self, kv_cache_tokens: int) -> None:
         """Go on after `pause`, with a KV arena for that many positions."""
-        self._target.set_budget(kv_cache_tokens)
-        self._rules.max_length = min(self.max_model_len, self.kv_cache_tokens)
-        if self._resolved is not None:
-            traits = self._resolved.traits
-            self._target.tap(hidden=traits.hidden, aux_layers=traits.aux_layers)
+        with self._target.lock:
+            self._require_idle("resume")
+            self._target.set_budget(kv_cache_tokens)
+            self._rules.max_length = min(self.max_model_len, self.kv_cache_tokens)
+            if self._resolved is not None:
+                traits = self._resolved.traits
+                self._target.tap(hidden=traits.hidden, aux_layers=traits.aux_layers)
 
     def get_metrics(self) -> SpecMetrics:
         """Return the speculation counters of this engine since it was made."""
@@ -306,6 +297,10 @@ class LLM(VllmMethods):
 
     def close(self) -> None:
         """Abort what runs and let weights and caches go, whoever holds this object; later calls raise RequestError."""
+        with self._target.lock:
+            self._close()
+
+    def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
@@ -333,47 +328,23 @@ class LLM(VllmMethods):
 
     def _submit(self, prompts: Any, sampling_params: Any) -> list[Group]:
         self._check_open()
-        encoded = encode_prompts(prompts, self.tokenizer)
-        params = pair_params(sampling_params, len(encoded), self.tokenizer)
-        encoded = fit_prompts(encoded, params, self._target.info.vocab_size, self._rules.max_length)
-        asked = [speculation_of(p, self._resolved, self._registry) for p in params]
-        distinct = {id(p): p for p in params}
-        compiled = {key: self._pipelines.compile(p) for key, p in distinct.items()}
-        states = [
-            [(self._grammars.start(p), compiled[id(p)].start(prompt.ids)) for _ in range(p.n)]
-            for prompt, p in zip(encoded, params, strict=True)
-        ]
-        groups = []
-        for prompt, chosen, speculation, started in zip(encoded, params, asked, states, strict=True):
-            arrival = next(self._arrivals)
-            key = self._keys.key(chosen.seed, arrival, prompt.ids, speculation.options)
-            requests = [
-                Request(f"{arrival}-{i}", i, prompt.ids, chosen, key, arrival, self.tokenizer) for i in range(chosen.n)
-            ]
-            for request, (grammar, pipeline) in zip(requests, started, strict=True):
-                request.grammar, request.pipeline = grammar, pipeline
-                self._ask(request, speculation, compiled[id(chosen)].plain_reason)
-                request.metrics.lossy = self._metrics.lossy
+        groups = self._submission.groups(prompts, sampling_params)
+        for group in groups:
+            for request in group.requests:
                 self._scheduler.add(request)
-            groups.append(Group(str(arrival), prompt, requests))
         return groups
 
-    def _ask(self, request: Request, speculation: Speculation, plain_reason: str | None) -> None:
-        """Note what the request asks of speculation, and why there is none for it, if so."""
-        request.extra, request.max_draft = speculation.options, speculation.max_draft
-        if self._drafting is None:
-            return
-        request.plain_reason = "the request asked for it" if speculation.off else plain_reason
-        if request.plain_reason is not None:
-            request.retired = True
-            logger.info("request %s is decoded without speculation: %s", request.id, request.plain_reason)
-
     def _step(self) -> list[Request]:
-        self._stats.begin()
-        with torchs_threads(self._target.device):
+        with self._target.lock, torchs_threads(self._target.device):
+            self._stats.begin()
             touched = self._stepper.step()
-        self._stats.end()
-        return touched
+            self._stats.end()
+            return touched
+
+    def _require_idle(self, call: str) -> None:
+        if self._scheduler.running or self._scheduler.waiting:
+            message = f"{call} needs an idle engine; wait until all requests have finished, or abort them"
+            raise RequestError(message)
 
     def _state(self) -> EngineState:
         arena = self._target.arena

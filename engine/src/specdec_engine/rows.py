@@ -1,4 +1,4 @@
-"""The rows of one step at which a token is drawn: whose they are, and which have no law; no logits."""
+"""The rows of one step at which a token is drawn: whose they are, and which have no distribution; no logits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from specdec.draft import IntArray, Verdict
 from specdec_engine.request import Request, Work
@@ -20,13 +21,15 @@ class DrawRows:
     works      n work items that want at least one row
     counts     [n] rows of each
     positions  [R] int32 position of each row's own id; the id drawn there stands at the next one
-    dead       rows that have no law, each with the reason; what was drawn there must not be emitted
+    dead       rows that have no distribution, each with the reason; what was drawn there must not be emitted
+    finite     [R] bool whether the model gave a row a distribution, until `settle` has read it; None where all have one
     """
 
     works: Sequence[Work]
     counts: IntArray
     positions: IntArray
     dead: dict[int, str] = field(default_factory=dict)
+    finite: Tensor | None = None
 
     @classmethod
     def of(cls, works: Sequence[Work]) -> DrawRows:
@@ -54,12 +57,24 @@ class DrawRows:
         """Repeat one value an item for each of its rows, [R]."""
         return np.repeat(values, self.counts)
 
+    def settle(self) -> None:
+        """Read which rows the model gave no distribution, and add them to `dead`."""
+        if self.finite is None:
+            return
+        for row in np.flatnonzero(~self.finite.cpu().numpy()).tolist():
+            place = int(self.positions[row])
+            self.dead[row] = f"the model's logits are not finite (NaN, +inf, or all -inf) after position {place}"
+        self.finite = None
+
     def withhold(self, verdict: Verdict) -> Verdict:
         """Return a verdict that emits nothing from a dead row.
 
         An item that reaches one ends with the id before it, as if no more drafts had been accepted. Where that is the
         item's first row, its request gets an `error`, and what the verdict says of it is without meaning.
         """
+        self.settle()
+        for row in verdict.logits_row[verdict.emitted < 0].tolist():  # what a race without a candidate gives
+            self.dead.setdefault(row, "no id has a probability above 0")
         if not self.dead:
             return verdict
         lengths = verdict.accepted.copy()

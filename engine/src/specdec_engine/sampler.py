@@ -36,12 +36,16 @@ class Sampler:
         """Return processed logits [R, V] float32, -inf where truncated; the given ones stay as they are.
 
         Every row is processed as if it were the next one of its own prefix: prompt, output, and the drafts on its
-        path. Greedy rows are neither scaled nor truncated. Rows without a law go into `rows.dead`, and get a flat one.
+        path. Greedy rows are neither scaled nor truncated. Rows without a distribution are noted in `rows`, and get a
+        flat one, so that what is drawn or verified at them is harmless.
         """
+        logits = logits.float()
+        finite = _finite(logits, rows)
         if any(r.pipeline is not None or r.grammar is not None for r in rows.requests):
             logits = self._shaped(logits, rows)
         truncation = _truncation(rows)
-        return logits.float() if truncation is None else self._truncate(logits, truncation)
+        processed = logits if truncation is None else self._truncate(logits, truncation)
+        return processed if finite is None else torch.where(finite[:, None], processed, 0.0)
 
     def _shaped(self, logits: Tensor, rows: DrawRows) -> Tensor:
         """Return a float32 copy after everything but temperature and truncation."""
@@ -92,16 +96,37 @@ def _truncation(rows: DrawRows) -> Truncation | None:
     )
 
 
+def _finite(logits: Tensor, rows: DrawRows) -> Tensor | None:
+    """Say of each row [R] whether the model gives it a distribution, and note it; None where all of them have one.
+
+    The largest of a row is finite unless the row has a NaN or +inf, or nothing above -inf. On a GPU the answer is not
+    read here, since the host reads once a step, later.
+    """
+    if logits.device.type != "cpu":
+        rows.finite = torch.isfinite(logits.amax(dim=-1))
+        return rows.finite
+    finite = np.isfinite(logits.numpy().max(axis=-1))  # numpy's is vectorised, torch's is not
+    if finite.all():
+        return None
+    rows.finite = torch.from_numpy(finite)
+    rows.settle()
+    return torch.from_numpy(finite)
+
+
 def _bury(shaped: Tensor, rows: DrawRows) -> None:
-    """Find the rows of which nothing finite is left, and give them and the failed ones a flat law in place of none."""
-    forbidding = [r.pipeline is not None and len(r.pipeline.forbids) > 0 for r in rows.requests]
-    if any(forbidding):
-        none = ~torch.isfinite(shaped.amax(dim=-1)).cpu().numpy() & rows.spread(np.array(forbidding))
+    """Find the rows that parameters left no distribution, and give them and the failed ones a flat one."""
+    editing = [r.pipeline is not None and (r.pipeline.processors is not None or len(r.pipeline.forbids) > 0)
+               for r in rows.requests]  # fmt: skip
+    if any(editing):
+        largest = shaped.amax(dim=-1).cpu().numpy()
         owner = np.repeat(np.arange(len(rows.works)), rows.counts)
-        for row in np.flatnonzero(none).tolist():
+        for row in np.flatnonzero(~np.isfinite(largest) & rows.spread(np.array(editing))).tolist():
             pipeline = rows.requests[owner[row]].pipeline
-            names = () if pipeline is None else pipeline.forbids
-            rows.dead.setdefault(row, f"{', '.join(names)} left no id with a finite logit")
+            assert pipeline is not None
+            reason = f"{', '.join(pipeline.forbids)} left no id with a finite logit"
+            if pipeline.processors is not None and (not pipeline.forbids or largest[row] != -np.inf):
+                reason = "the logits processors returned logits that are not finite"
+            rows.dead.setdefault(row, reason)
     for row in rows.dead:
         shaped[row] = 0.0
 

@@ -26,6 +26,7 @@ from specdec.nn.hf.loading import ModelSource, is_known_type, load_config, load_
 from specdec.nn.hf.model import FlatModel
 from specdec.nn.hf.probe import probe
 from specdec.nn.hf.tokenizers import load_named_tokenizer, load_tokenizer
+from specdec.nn.turns import lock_of
 from specdec.protocols import Controller, Proposer, Verifier
 from specdec.resolve import resolve, swap_target
 from specdec.sources import DraftSource, TargetInfo
@@ -192,11 +193,11 @@ def open_session(
             raise
     info = replace(target_info(model, hf_config, limits), revision=None if source is None else source.revision)
     resolved = None if speculative_config is None else resolve(speculative_config, info, registry)
-    with contextlib.ExitStack() as undo:
-        loaded_tokenizer = tokenizer.load(source)  # before the weights: what is wrong with it is said at once
-        if hf_model is None:
-            assert source is not None  # read_config has raised
-            hf_model = load_model(source, dtype, device)
+    loaded_tokenizer = tokenizer.load(source)  # before the weights: what is wrong with it is said at once
+    if hf_model is None:
+        assert source is not None  # read_config has raised
+        hf_model = load_model(source, dtype, device)
+    with lock_of(hf_model), contextlib.ExitStack() as undo:
         target = _target(hf_model, info, limits, registry.kernels, loaded_tokenizer)
         undo.callback(target.close)
         bytes_per_token = probe(target.flat)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from specdec.errors import TargetError
 from specdec.nn.arena import KVArena
 from specdec.nn.hf.model import FlatModel
+from specdec.nn.turns import lock_of
 from specdec.sources import TargetInfo
 from specdec_engine.flat_batch import FlatBatch, build, split
 from specdec_engine.request import Work
@@ -52,6 +53,7 @@ class Target:
     ) -> None:
         """Take the bound model; `ancestor_bits` is the kernel of that op, `tokenizer` the one in use if any."""
         self._flat: FlatModel | None = flat
+        self.lock = lock_of(flat.model)  # held by whoever runs the model, or changes what runs on it
         self.tokenizer = tokenizer
         self.info = info
         self.max_num_seqs = max_num_seqs

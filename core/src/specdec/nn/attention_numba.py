@@ -24,6 +24,7 @@ from specdec.nn.attention import AttentionStep, attention_reference
 from specdec.nn.attention_plan import CHUNK, UNBOUNDED, Plan, plan
 from specdec.nn.attention_tiles import BLOCK, KEYS, SCORES, Pages
 from specdec.nn.jit import njit
+from specdec.nn.turns import one_at_a_time
 
 SMALL: Final = 1024  # (row, key) pairs of all heads below which waking the other cores costs more than it saves
 
@@ -128,6 +129,7 @@ def _merge(
         ops.narrow(kind, state, out + (flat * heads + h) * width * size, width)
 
 
+@one_at_a_time
 @njit(parallel=True, nogil=True)
 def _forward(
     kind: int, size: int,

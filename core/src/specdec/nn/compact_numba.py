@@ -12,6 +12,7 @@ from specdec.draft import IntArray
 from specdec.nn import attention_simd as ops
 from specdec.nn.compact import Layers, addresses, compact_reference
 from specdec.nn.jit import njit
+from specdec.nn.turns import one_at_a_time
 
 ALONE = 256 * 1024  # bytes that one core moves sooner than it wakes the others
 
@@ -28,6 +29,7 @@ def _move(place: Any, sources: Any, targets: Any, page_size: int) -> None:
             ops.copy_bytes(source, target, place[4])
 
 
+@one_at_a_time
 @njit(parallel=True, nogil=True)
 def _compact(table: Any, sources: Any, targets: Any, page_size: int) -> None:
     if len(table) * len(sources) * table[0, 4] * table[0, 5] <= ALONE:

@@ -13,6 +13,7 @@ from torch import Tensor
 from specdec.nn.jit import njit
 from specdec.nn.noise_numba import HALF, MASK, exponential
 from specdec.nn.race import race_reference
+from specdec.nn.turns import one_at_a_time
 from specdec.noise import Noise
 
 STRETCH: Final = 64  # ids looked at together
@@ -45,6 +46,7 @@ def race_stretch(p: Any, first: int, key: Any, position: Any, seq: Any, purpose:
     return best, winner
 
 
+@one_at_a_time
 @njit(parallel=True, nogil=True, error_model="numpy")
 def _race(probs: Any, keys: Any, positions: Any, seq_index: Any, purpose: int, winners: Any) -> None:
     rows, vocabulary = probs.shape

@@ -18,6 +18,7 @@ from numba import prange, types
 from numba.extending import intrinsic
 
 from specdec.nn.jit import njit
+from specdec.nn.turns import one_at_a_time
 
 WORKER: Final = types.void(types.CPointer(types.int64))  # signature: a block of HEAD + own arguments
 HEAD: Final = 4  # addresses of functions for thread number and count, or zeros and then these numbers themselves
@@ -57,6 +58,7 @@ def share(block: Any, count: int) -> tuple[int, int]:
     return count * thread // threads, count * (thread + 1) // threads
 
 
+@one_at_a_time
 @njit(parallel=True, nogil=True)
 def _loop(worker: int, blocks: Any) -> None:
     for thread in prange(len(blocks)):

@@ -30,6 +30,7 @@ from specdec.nn.truncate import (
     Truncation,
     truncate_reference,
 )
+from specdec.nn.turns import one_at_a_time
 
 STRETCH: Final = 64  # ids that are passed over together where the largest of them cannot survive
 BINS: Final = 2048
@@ -230,6 +231,7 @@ def _truncate_row(logits: Any, temperature: Any, floor: Any, k: int, p: Any, y: 
     _cut(y, bits, cut, stay, equals)
 
 
+@one_at_a_time
 @njit(parallel=True, nogil=True, error_model="numpy")
 def _truncate(logits: Any, temperature: Any, floor: Any, top_k: Any, top_p: Any, out: Any, bits: Any) -> None:
     for r in prange(len(logits)):

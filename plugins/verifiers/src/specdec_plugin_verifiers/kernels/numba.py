@@ -14,6 +14,7 @@ from specdec.nn import noise_numba
 from specdec.nn.jit import Jit
 from specdec.nn.noise_numba import HALF, MASK
 from specdec.nn.race_numba import STRETCH, TASK, race_stretch
+from specdec.nn.turns import one_at_a_time
 from specdec.noise import Noise
 from specdec_plugin_verifiers.kernels import torch_ref
 from specdec_plugin_verifiers.laws import Laws, Remainder
@@ -111,6 +112,7 @@ def _earlier(tokens: Any, j: int) -> bool:
     return found
 
 
+@one_at_a_time
 @njit(parallel=True, nogil=True, error_model="numpy")
 def _excess(p: Any, q: Any, column: Any, rows: Any, alpha: Any, beta: Any, q_row: Any, removed: Any, out: Any) -> None:
     for r in prange(len(rows)):
@@ -118,6 +120,7 @@ def _excess(p: Any, q: Any, column: Any, rows: Any, alpha: Any, beta: Any, q_row
         out[r] = _excess_row(p[rows[r]], law, column, alpha[r], beta[r], removed[r])
 
 
+@one_at_a_time
 @njit(parallel=True, nogil=True, error_model="numpy")
 def _residual(
     p: Any, q: Any, column: Any, rows: Any, alpha: Any, beta: Any, q_row: Any, removed: Any,
