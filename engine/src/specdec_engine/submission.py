@@ -53,7 +53,8 @@ class Submission:
             requests = [
                 Request(f"{arrival}-{i}", i, prompt.ids, chosen, key, arrival, self._tokenizer) for i in range(chosen.n)
             ]
-            for request, (request.grammar, request.pipeline) in zip(requests, started, strict=True):
+            for request, (grammar, pipeline) in zip(requests, started, strict=True):
+                request.grammar, request.pipeline = grammar, pipeline
                 self._ask(request, speculation, compiled[id(chosen)].plain_reason)
                 request.metrics.lossy = self._lossy
             groups.append(Group(str(arrival), prompt, requests))
