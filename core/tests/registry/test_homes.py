@@ -1,14 +1,15 @@
 """Advice names only distributions that the project publishes, or that are installed; a near miss is told as one."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
-import tomllib
 
 from specdec.errors import ConfigError, UnknownNameError
 from specdec.homes import TABLE, nearest_name
 
+tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 ROOT = Path(__file__).parents[3]
 KINDS = {"specdec.proposers.v1": "proposer", "specdec.verifiers.v1": "verifier", "specdec.commands.v1": "command"}
 
