@@ -54,7 +54,7 @@ def main() -> None:
         write_distributions(Path(folder), arguments.distributions, arguments.ours)
         environment = {**os.environ, "PYTHONPATH": folder}
         bare = [sys.executable, "-c", "pass"]
-        listing = [sys.executable, "-m", "specdec", "plugins", "list"]
+        listing = [sys.executable, "-m", "specdec_core", "plugins", "list"]
         for command in (bare, listing):
             milliseconds(command, environment)
         pairs = [[milliseconds(command, environment) for command in (bare, listing)] for _ in range(arguments.repeats)]

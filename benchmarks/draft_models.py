@@ -30,8 +30,8 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers.processors import TemplateProcessing
 
-from specdec.nn.hf.loading import ModelSource, load_model
-from specdec.nn.hf.tokenizers import load_tokenizer
+from specdec_nn.hf.loading import ModelSource, load_model
+from specdec_nn.hf.tokenizers import load_tokenizer
 from specdec_engine import LLM, SamplingParams
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "demo"))

@@ -33,7 +33,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from spec_bench import load_prompts
-from specdec import hookimpl
+from specdec_core import hookimpl
 from specdec_engine import LLM, SamplingParams
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "demo"))

@@ -27,19 +27,19 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from specdec.draft import IntArray
-from specdec.nn.arena import KVArena, Segment
-from specdec.nn.attention import AttentionStep, attention_reference
-from specdec.nn.attention_numba import attention
-from specdec.nn.compact import compact_reference
-from specdec.nn.compact_numba import compact
-from specdec.nn.linear import PackedLinear
-from specdec.nn.linear_numba import linear
-from specdec.nn.race import race_reference
-from specdec.nn.race_numba import race
-from specdec.nn.trees import ancestor_bits_reference
-from specdec.nn.trees_numba import ancestor_bits
-from specdec.noise import Noise
+from specdec_core.draft import IntArray
+from specdec_nn.cache.arena import KVArena, Segment
+from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
+from specdec_nn.ops.attention.numba import attention
+from specdec_nn.ops.compact.reference import compact_reference
+from specdec_nn.ops.compact.numba import compact
+from specdec_nn.ops.linear.reference import PackedLinear
+from specdec_nn.ops.linear.numba import linear
+from specdec_nn.ops.race.reference import race_reference
+from specdec_nn.ops.race.numba import race
+from specdec_nn.ops.ancestor_bits.reference import ancestor_bits_reference
+from specdec_nn.ops.ancestor_bits.numba import ancestor_bits
+from specdec_core.noise import Noise
 
 ROWS = (1, 4, 8, 16, 32, 256)
 SHAPES = ((576, 576), (192, 576), (1536, 576), (576, 1536), (49152, 576))

@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from specdec.draft import BatchView
-from specdec.noise import Noise
+from specdec_core.draft import BatchView
+from specdec_core.noise import Noise
 from specdec_plugin_ngram.options import NgramOptions
 from specdec_plugin_ngram.proposer import NgramProposer
 

@@ -23,14 +23,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from specdec.catalog import Catalog
-from specdec.draft import Draft
-from specdec.loader import Registry
-from specdec.making import make_verifier
-from specdec.resolve import resolve
-from specdec.sources import TargetInfo
-from specdec.testing.stubs import Fixed, stub_plugin
-from specdec.traits import MethodTraits
+from specdec_core.registry.catalog import Catalog
+from specdec_core.draft import Draft
+from specdec_core.registry.loader import Registry
+from specdec_core.host.factory import make_verifier
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import TargetInfo
+from specdec_testing.stubs import Fixed, stub_plugin
+from specdec_core.traits import MethodTraits
 from specdec_engine.pipeline import PipelineCompiler
 from specdec_engine.request import Request, Work
 from specdec_engine.rows import DrawRows

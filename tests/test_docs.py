@@ -19,12 +19,14 @@ from pathlib import Path
 
 import pytest
 
-from specdec import cli, groups, hookspecs
-from specdec.config import COMMON_KEYS
-from specdec.key_docs import rewrite
-from specdec.metrics import SpecMetrics
-from specdec.testing import families
-from specdec.traits import MethodTraits
+from specdec_core.cli import main as cli
+from specdec_core.registry import groups
+from specdec_core import hookspecs
+from specdec_core.config.speculative import COMMON_KEYS
+from specdec_core.config.key_docs import rewrite
+from specdec_core.metrics import SpecMetrics
+from specdec_testing import families
+from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams, extra_args, vllm_docs
 from specdec_engine.generate_arguments import REFUSED_FIELDS
 from specdec_engine.kept_engine import ENGINE_ARGS
@@ -93,7 +95,7 @@ class Reader:
         words = shlex.split(command)
         if words[:3] == ["pip", "install", "-e"]:
             return self.install(self.folder / words[3].partition("[")[0])
-        programs = {"specdec": [sys.executable, "-m", "specdec"], "python": [sys.executable]}
+        programs = {"specdec": [sys.executable, "-m", "specdec_core"], "python": [sys.executable]}
         done = subprocess.run(
             [*programs[words[0]], *words[1:]], env=self.environment(), capture_output=True, text=True, timeout=300
         )
@@ -229,7 +231,7 @@ def test_no_hook_is_described_that_is_none_and_every_group_of_entry_points_is_na
 def test_every_key_of_a_configuration_is_described():
     page = DOCS / "configuration.md"
     assert tuple(row[0] for row in table(page, "Common keys")) == COMMON_KEYS
-    assert rewrite(page.read_text(encoding="utf-8")) == page.read_text(encoding="utf-8"), "run specdec.key_docs"
+    assert rewrite(page.read_text(encoding="utf-8")) == page.read_text(encoding="utf-8"), "run specdec_core.config.key_docs"
     defaults = {row[0]: json.loads(row[1]) for row in table(page, "Options of ngram and ngram_gpu")}
     assert defaults == {name: field.default for name, field in NgramOptions.model_fields.items()}
     defaults = {row[0]: json.loads(row[1]) for row in table(page, "Options of suffix")}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.catalog import Catalog
+from specdec_core.registry.catalog import Catalog
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE, ENGINE = ROOT / "core/src/specdec", ROOT / "engine/src/specdec_engine"

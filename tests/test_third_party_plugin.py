@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from words import model_folder
 
-from specdec.catalog import Catalog
+from specdec_core.registry.catalog import Catalog
 from specdec_engine import LLM, SamplingParams
 
 # The same folder that the tests of the vLLM integration install: neither host asks for a line to be changed.

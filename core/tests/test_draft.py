@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.draft import Draft
-from specdec.errors import ContractError
+from specdec_core.draft import Draft
+from specdec_core.errors import ContractError
 
 
 def random_forest(rng: np.random.Generator) -> Draft:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.draft import BatchView, Rows
-from specdec.errors import PluginCallError
-from specdec.handed import HandedRequest, KnownIds, OnlyErrors, read_only
-from specdec.noise import Noise
+from specdec_core.draft import BatchView, Rows
+from specdec_core.errors import PluginCallError
+from specdec_core.host.handed import HandedRequest, KnownIds, OnlyErrors, read_only
+from specdec_core.noise import Noise
 
 
 def ids(*values):

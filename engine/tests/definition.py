@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.noise import Purpose, exponential
+from specdec_core.noise import Purpose, exponential
 from specdec_engine import SamplingParams
 
 EOS = 2

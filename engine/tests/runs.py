@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec import hookimpl
-from specdec.testing.stubs import Fixed, Garbage, Null, Perfect, Soft, Stub, stub_plugin
-from specdec.testing.table import random_table
-from specdec.testing.targets import tiny_target
+from specdec_core import hookimpl
+from specdec_testing.stubs import Fixed, Garbage, Null, Perfect, Soft, Stub, stub_plugin
+from specdec_testing.table import random_table
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 from specdec_plugin_verifiers.coupled import Coupled
 

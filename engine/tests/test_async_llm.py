@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from runs import VOCAB, params, prompts, target
 
-from specdec.errors import RequestError
-from specdec.testing.stubs import Garbage, stub_plugin
+from specdec_core.errors import RequestError
+from specdec_testing.stubs import Garbage, stub_plugin
 from specdec_engine import LLM, AsyncLLM, SamplingParams
 
 CALLERS = 50

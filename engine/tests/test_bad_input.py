@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from runs import ids_of, params, prompts, run, target
 
-from specdec.errors import ConfigError, RequestError, TargetError, UnknownNameError
+from specdec_core.errors import ConfigError, RequestError, TargetError, UnknownNameError
 from specdec_engine import LLM, SamplingParams
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4}
@@ -241,11 +241,11 @@ def test_other_spellings_of_off_are_no_error() -> None:
 class SwapPlugin:
     """Knows that a folder with `drafter_of` in its config.json stands for a target with a drafter."""
 
-    from specdec import hookimpl
+    from specdec_core import hookimpl
 
     @hookimpl
     def specdec_swap_target(self, source: Any) -> Any:
-        from specdec.sources import TargetSwap
+        from specdec_core.sources import TargetSwap
 
         model = source.hf_config.get("drafter_of")
         config = {"method": "ngram", "num_speculative_tokens": 3}

@@ -10,8 +10,8 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from words import tiny_tokenizer
 
-from specdec.errors import RequestError
-from specdec.testing.targets import tiny_target
+from specdec_core.errors import RequestError
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.chat import ChatOptions, read_template, render
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from words import model_folder
 
-from specdec.errors import RequestError
+from specdec_core.errors import RequestError
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.cli import command
 
@@ -21,8 +21,8 @@ NGRAM = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1
 MINE = '''
 """A proposer in one file: it says again what was said five ids ago."""
 
-from specdec import hookimpl
-from specdec.draft import Draft
+from specdec_core import hookimpl
+from specdec_core.draft import Draft
 
 
 class Again:
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def specdec(*arguments: Any, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "specdec", *map(str, arguments)]
+    command = [sys.executable, "-m", "specdec_core", *map(str, arguments)]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300, check=False)
 
 

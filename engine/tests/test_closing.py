@@ -12,10 +12,10 @@ import torch
 from runs import params, prompts
 from torch import nn
 
-from specdec.errors import RequestError
-from specdec.testing.stubs import Null, stub_plugin
-from specdec.testing.targets import tiny_target
-from specdec.traits import MethodTraits
+from specdec_core.errors import RequestError
+from specdec_testing.stubs import Null, stub_plugin
+from specdec_testing.targets import tiny_target
+from specdec_core.traits import MethodTraits
 from specdec_engine import LLM
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}

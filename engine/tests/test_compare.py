@@ -12,7 +12,7 @@ import pytest
 import torch
 from runs import prompts, target
 
-from specdec.noise import Purpose, exponential
+from specdec_core.noise import Purpose, exponential
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.compare import Divergence
 

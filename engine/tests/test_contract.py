@@ -9,13 +9,13 @@ import pytest
 import torch
 from runs import ControllerPlugin, ids_of, params, prompts, run, target
 
-from specdec.errors import ContractError
-from specdec.testing import breakers
-from specdec.testing.breakers import Raises, StubFailure
-from specdec.testing.recording import RecordingProposer
-from specdec.testing.stubs import Garbage, Perfect, Soft, Stub, stub_plugin
-from specdec.testing.table import random_table
-from specdec.traits import MethodTraits
+from specdec_core.errors import ContractError
+from specdec_testing import breakers
+from specdec_testing.breakers import Raises, StubFailure
+from specdec_testing.recording import RecordingProposer
+from specdec_testing.stubs import Garbage, Perfect, Soft, Stub, stub_plugin
+from specdec_testing.table import random_table
+from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 
 
@@ -267,7 +267,7 @@ def test_a_device_draft_ends_at_its_first_placeholder() -> None:
         traits = MethodTraits()
 
         def propose(self, batch: Any) -> Any:
-            from specdec.draft import Draft
+            from specdec_core.draft import Draft
 
             self.calls += 1
             tokens = torch.full((len(batch), 4), -1)

@@ -14,10 +14,10 @@ import torch
 from generate_calls import NGRAM, PAD, STUB, Recorder, StopsAt, batch, look, ours, settings
 from runs import target
 
-from specdec.errors import RequestError
-from specdec.testing.recording import RecordingProposer
-from specdec.testing.stubs import Fixed, Garbage, stub_plugin
-from specdec.traits import MethodTraits
+from specdec_core.errors import RequestError
+from specdec_testing.recording import RecordingProposer
+from specdec_testing.stubs import Fixed, Garbage, stub_plugin
+from specdec_core.traits import MethodTraits
 from specdec_engine.kept_engine import engine_of
 
 

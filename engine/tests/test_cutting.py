@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.draft import Draft
-from specdec.testing.table import random_table
+from specdec_core.draft import Draft
+from specdec_testing.table import random_table
 from specdec_engine.cutting import cut
 
 VOCAB = 4

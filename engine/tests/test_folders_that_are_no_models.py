@@ -10,12 +10,12 @@ import pytest
 from gguf_file import write_gguf
 from words import tiny_tokenizer
 
-from specdec.catalog import Catalog
-from specdec.errors import ConfigError, TargetError
-from specdec.loader import Registry
-from specdec.resolve import resolve
-from specdec.sources import DraftSource, TargetInfo
-from specdec.testing.targets import tiny_target
+from specdec_core.registry.catalog import Catalog
+from specdec_core.errors import ConfigError, TargetError
+from specdec_core.registry.loader import Registry
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import DraftSource, TargetInfo
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"

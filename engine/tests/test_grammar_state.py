@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from words import spaced_tokenizer, tiny_tokenizer
 
-from specdec.errors import RequestError
+from specdec_core.errors import RequestError
 from specdec_engine import SamplingParams
 from specdec_engine.sampling_params import StructuredOutputsParams
 from specdec_engine.structured import Grammars

@@ -10,11 +10,11 @@ import pytest
 import torch
 from runs import ControllerPlugin, ids_of, params, prompts, run, target
 
-from specdec import hookimpl
-from specdec.draft import Draft, RequestView
-from specdec.errors import ContractError, PluginCallError
-from specdec.testing.stubs import Garbage, Stub, stub_plugin
-from specdec.traits import MethodTraits
+from specdec_core import hookimpl
+from specdec_core.draft import Draft, RequestView
+from specdec_core.errors import ContractError, PluginCallError
+from specdec_testing.stubs import Garbage, Stub, stub_plugin
+from specdec_core.traits import MethodTraits
 from specdec_engine import LLM
 
 CONFIG = {"method": "stub", "num_speculative_tokens": 4}

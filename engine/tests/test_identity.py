@@ -9,7 +9,7 @@ import pytest
 import torch
 from runs import LENGTHS, ControllerPlugin, VaryingController, ids_of, params, prompts, run, stubs, target
 
-from specdec.testing.stubs import Garbage, Perfect, Stub
+from specdec_testing.stubs import Garbage, Perfect, Stub
 
 FAMILIES = ("llama", "gpt2", "qwen3", "gemma3", "mistral", "gpt_oss")
 # (dtype, decode width): free width in float32, fixed width in both.
@@ -150,7 +150,7 @@ class WrongOneInAHundred:
 class BrokenVerifierPlugin:
     """Offers the verifier above."""
 
-    from specdec import hookimpl
+    from specdec_core import hookimpl
 
     @hookimpl
     def specdec_make_verifier(self) -> WrongOneInAHundred:

@@ -18,9 +18,9 @@ from gguf_file import write_gguf
 from runs import ids_of
 from words import model_folder, tiny_tokenizer
 
-from specdec.errors import TargetError
-from specdec.nn.hf.loading import ModelSource
-from specdec.testing.targets import tiny_target
+from specdec_core.errors import TargetError
+from specdec_nn.hf.loading import ModelSource
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
@@ -115,7 +115,7 @@ def put_into_cache(cache: Path, repo: str, revisions: dict[str, Path]) -> None:
 # Runs in a process of its own, since the client reads its environment when it is imported.
 OFFLINE = """
 import json, sys
-from specdec.sources import DraftSource
+from specdec_core.sources import DraftSource
 from specdec_engine import LLM, SamplingParams
 
 params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)

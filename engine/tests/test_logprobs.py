@@ -10,11 +10,11 @@ import torch
 from runs import VOCAB, ids_of, params, prompts, run, stubs, target
 from words import tiny_tokenizer
 
-from specdec.errors import TargetError
-from specdec.testing.recording import RecordingProposer
-from specdec.testing.stubs import Fixed, Garbage, Perfect, stub_plugin
-from specdec.testing.table import table_target
-from specdec.testing.targets import tiny_target
+from specdec_core.errors import TargetError
+from specdec_testing.recording import RecordingProposer
+from specdec_testing.stubs import Fixed, Garbage, Perfect, stub_plugin
+from specdec_testing.table import table_target
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.logprobs import HEAD_ROWS, LogprobReader
 from specdec_engine.outputs import Logprobs

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specdec.errors import TargetError
-from specdec.testing.targets import tiny_target
+from specdec_core.errors import TargetError
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, kv_plan
 from specdec_engine.memory import UNKNOWN, Room, host_room
 
@@ -166,7 +166,7 @@ def test_no_room_for_one_page_is_an_error_that_names_the_limit(monkeypatch: pyte
 def test_a_drafters_files_count_unless_they_are_the_targets(tmp_path: Path) -> None:
     tiny_target("llama").save_pretrained(tmp_path)
     size = (tmp_path / "model.safetensors").stat().st_size
-    from specdec.sources import DraftSource
+    from specdec_core.sources import DraftSource
 
     resolved = SimpleNamespace(draft=DraftSource(tmp_path))
     elsewhere, same = SimpleNamespace(model="org/target"), SimpleNamespace(model=str(tmp_path))
@@ -198,7 +198,7 @@ def test_an_engine_says_what_its_kv_cache_was_planned_from(caplog: pytest.LogCap
 
 UNDER_A_LIMIT = """
 import os, resource
-from specdec.testing.targets import tiny_target
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 model = tiny_target("llama")
 greedy = SamplingParams(temperature=0, max_tokens=4)

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from specdec import hookimpl
-from specdec.config import RequestOptions
-from specdec.draft import BatchView, RequestView
-from specdec.errors import MakeStageError
-from specdec.noise import request_key
-from specdec.testing.laws import assert_follows
-from specdec.testing.stubs import Fixed, Ids, Soft, Stub, StubPlugin
-from specdec.testing.table import table_target
-from specdec.traits import MethodTraits
+from specdec_core import hookimpl
+from specdec_core.config.speculative import RequestOptions
+from specdec_core.draft import BatchView, RequestView
+from specdec_core.errors import MakeStageError
+from specdec_core.noise import request_key
+from specdec_testing.laws import assert_follows
+from specdec_testing.stubs import Fixed, Ids, Soft, Stub, StubPlugin
+from specdec_testing.table import table_target
+from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.noise_keys import NoiseKeys
 

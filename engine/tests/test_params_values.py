@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from runs import ids_of, prompts, target
 
-from specdec.errors import RequestError, TargetError
-from specdec.plain_values import plain
-from specdec.testing.stubs import Fixed, stub_plugin
+from specdec_core.errors import RequestError, TargetError
+from specdec_core.config.plain_values import plain
+from specdec_testing.stubs import Fixed, stub_plugin
 from specdec_engine import LLM, SamplingParams, StructuredOutputsParams
 
 NUMPY: dict[str, tuple[Any, Any]] = {

@@ -17,11 +17,11 @@ from runs import params, prompts
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from words import model_folder
 
-from specdec.cli import main
-from specdec.errors import ConfigError, TargetError
-from specdec.testing.settings import unchanged
-from specdec.testing.stubs import Null, stub_plugin
-from specdec.testing.targets import tiny_target
+from specdec_core.cli.main import main
+from specdec_core.errors import ConfigError, TargetError
+from specdec_testing.settings import unchanged
+from specdec_testing.stubs import Null, stub_plugin
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
@@ -73,10 +73,10 @@ def test_after_building_running_streaming_and_closing(folder: Path, method: str)
 
 
 IMPORTS = """
-from specdec.testing.settings import unchanged
+from specdec_testing.settings import unchanged
 with unchanged():
     import specdec_engine, specdec_plugin_ngram.kernels.numba, specdec_plugin_verifiers.kernels.numba
-    import specdec.nn.attention_numba, specdec.nn.linear_numba, specdec.nn.truncate_numba
+    import specdec_nn.ops.attention.numba, specdec_nn.ops.linear.numba, specdec_nn.ops.truncate.numba
 """
 
 
@@ -88,7 +88,7 @@ def test_after_importing_everything_into_a_process_that_has_the_libraries() -> N
 FRESH = """
 import torch
 torch.set_num_threads(1)
-from specdec.testing.targets import tiny_target
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 with LLM(hf_model=tiny_target("llama"), max_model_len=256) as llm:
     llm.generate([[5] * 200, [6] * 200], SamplingParams(max_tokens=4, temperature=0.8), use_tqdm=False)

@@ -11,11 +11,11 @@ import torch
 from definition import EOS, spelled_out
 from runs import ids_of, run
 
-from specdec.draft import IntArray
-from specdec.errors import RequestError
-from specdec.testing.stubs import Fixed, Garbage, Null, Perfect, Stub
-from specdec.testing.table import random_table, table_target
-from specdec.testing.trees import GarbageTree, PerfectTree
+from specdec_core.draft import IntArray
+from specdec_core.errors import RequestError
+from specdec_testing.stubs import Fixed, Garbage, Null, Perfect, Stub
+from specdec_testing.table import random_table, table_target
+from specdec_testing.trees import GarbageTree, PerfectTree
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.request import Work
 
@@ -323,7 +323,7 @@ def test_a_dead_end_that_only_drafts_reach_ends_nothing() -> None:
 def test_bad_words_are_texts_with_and_without_a_space_before_them() -> None:
     from words import tiny_tokenizer
 
-    from specdec.testing.targets import tiny_target
+    from specdec_testing.targets import tiny_target
 
     tokenizer = tiny_tokenizer()
     model = tiny_target("llama", vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)

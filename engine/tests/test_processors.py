@@ -10,10 +10,10 @@ import pytest
 import torch
 from runs import ids_of, run
 
-from specdec.errors import RequestError
-from specdec.testing.stubs import Fixed, Garbage, Perfect, stub_plugin
-from specdec.testing.table import random_table, table_target
-from specdec.testing.trees import GarbageTree, PerfectTree
+from specdec_core.errors import RequestError
+from specdec_testing.stubs import Fixed, Garbage, Perfect, stub_plugin
+from specdec_testing.table import random_table, table_target
+from specdec_testing.trees import GarbageTree, PerfectTree
 from specdec_engine import LLM, SamplingParams
 
 VOCAB = 12

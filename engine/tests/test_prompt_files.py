@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.errors import RequestError
+from specdec_core.errors import RequestError
 from specdec_engine.prompt_files import read_prompts
 
 ODD = "a\u2028b\x0bc\x85d\x1ce"  # characters at which str.splitlines would cut

@@ -14,8 +14,8 @@ import pytest
 import transformers
 from words import model_folder
 
-from specdec.cli import main
-from specdec.errors import ConfigError, TargetError
+from specdec_core.cli.main import main
+from specdec_core.errors import ConfigError, TargetError
 from specdec_engine import LLM, SamplingParams
 
 CODE = """
@@ -148,7 +148,7 @@ def test_explain_refuses_what_generate_refuses(
 
 def test_the_command_asks_nobody_and_takes_its_own_option(tmp_path: Path, marker: Path) -> None:
     folder = folder_of(tmp_path / "model", marker, "config")
-    arguments = ["-m", "specdec", "generate", str(folder), "--prompt", "the cat", "--max-tokens", "2"]
+    arguments = ["-m", "specdec_core", "generate", str(folder), "--prompt", "the cat", "--max-tokens", "2"]
     environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "SPECDEC_KERNELS": "reference"}
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from runs import target
 
-from specdec.testing.stubs import Fixed, Soft, Stub, stub_plugin
-from specdec.testing.table import table_target
+from specdec_testing.stubs import Fixed, Soft, Stub, stub_plugin
+from specdec_testing.table import table_target
 from specdec_engine import LLM, SamplingParams
 
 VOCAB = 12

@@ -9,12 +9,12 @@ import pytest
 import torch
 from runs import ids_of, run, target
 
-from specdec.catalog import Catalog
-from specdec.kernels import Kernels
-from specdec.noise import Purpose, exponential, request_key
-from specdec.testing.laws import assert_follows
-from specdec.testing.stubs import Fixed
-from specdec.testing.table import random_table, table_target
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.kernels import Kernels
+from specdec_core.noise import Purpose, exponential, request_key
+from specdec_testing.laws import assert_follows
+from specdec_testing.stubs import Fixed
+from specdec_testing.table import random_table, table_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.request import Request, Work
 from specdec_engine.rows import DrawRows

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from runs import ControllerPlugin, CountingVerifier, ids_of, prompts, run, target
 
-from specdec.testing.recording import RecordingProposer
-from specdec.testing.stubs import Fixed, Garbage, Perfect, stub_plugin
+from specdec_testing.recording import RecordingProposer
+from specdec_testing.stubs import Fixed, Garbage, Perfect, stub_plugin
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.limits import share
 

@@ -16,11 +16,11 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from promql import parse
 from runs import params, prompts, run, target
 
-from specdec import hookimpl
-from specdec.draft import Verdict
-from specdec.errors import ConfigError
-from specdec.metrics import SpecMetrics
-from specdec.testing.stubs import Null, Perfect, stub_plugin
+from specdec_core import hookimpl
+from specdec_core.draft import Verdict
+from specdec_core.errors import ConfigError
+from specdec_core.metrics import SpecMetrics
+from specdec_testing.stubs import Null, Perfect, stub_plugin
 from specdec_engine import LLM, prometheus
 from specdec_engine.stats import EngineState, EngineStats, spec_line
 

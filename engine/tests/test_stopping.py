@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from runs import ids_of, run, target
 
-from specdec.testing.stubs import Perfect, stub_plugin
-from specdec.testing.table import table_target
+from specdec_testing.stubs import Perfect, stub_plugin
+from specdec_testing.table import table_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.request import Request
 from specdec_engine.stopping import StopRules

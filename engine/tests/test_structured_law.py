@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from words import lettered_tokenizer
 
-from specdec.testing.laws import assert_follows
-from specdec.testing.stubs import Soft, stub_plugin
-from specdec.testing.table import random_table, table_target
+from specdec_testing.laws import assert_follows
+from specdec_testing.stubs import Soft, stub_plugin
+from specdec_testing.table import random_table, table_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.sampling_params import StructuredOutputsParams
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from specdec import hookimpl
-from specdec.errors import CheckStageError, TargetError
-from specdec.testing.stubs import Null
-from specdec.testing.targets import tiny_target
+from specdec_core import hookimpl
+from specdec_core.errors import CheckStageError, TargetError
+from specdec_testing.stubs import Null
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 
 KEYS = {"method": "knowing", "num_speculative_tokens": 2}

@@ -11,9 +11,9 @@ import transformers
 from packaging.version import Version
 from runs import ids_of, params, prompts, run
 
-from specdec.errors import TargetError
-from specdec.testing.stubs import Garbage
-from specdec.testing.targets import tiny_target
+from specdec_core.errors import TargetError
+from specdec_testing.stubs import Garbage
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM
 
 RIGHT = ("llama", "gpt2", "qwen3", "gemma3", "mistral", "gpt_oss", "gemma2", "opt", "phi", "deepseek_v3")
@@ -104,7 +104,7 @@ def test_a_callers_model_is_given_back_as_it_was(implementation: str) -> None:
 
 
 def test_two_engines_share_a_model_and_its_packed_weights() -> None:
-    from specdec.nn.hf.binding import _PACKED
+    from specdec_nn.hf.binding import _PACKED
 
     model, texts = tiny_target("llama"), prompts((9, 20))
     with LLM(hf_model=model) as one, LLM(hf_model=model) as two:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from runs import VOCAB, ids_of, params, prompts, target
 
-from specdec.errors import RequestError
-from specdec.testing.stubs import Garbage, stub_plugin
+from specdec_core.errors import RequestError
+from specdec_testing.stubs import Garbage, stub_plugin
 from specdec_engine import LLM, SamplingParams
 
 CALLS = 3

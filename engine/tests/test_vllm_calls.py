@@ -12,9 +12,9 @@ import pytest
 import torch
 from words import model_folder, tiny_tokenizer
 
-from specdec.errors import ConfigError, RequestError, TargetError
-from specdec.keys import Refused
-from specdec.testing.targets import tiny_target
+from specdec_core.errors import ConfigError, RequestError, TargetError
+from specdec_core.config.keys import Refused
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.kv_plan import arena_bytes
 from specdec_engine.vllm_arguments import ARGUMENTS, CALL_ARGUMENTS, METHODS, Honoured, Missing, NoEffect

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from specdec.testing.targets import tiny_target
+from specdec_testing.targets import tiny_target
 
 SPECIAL = ("<pad>", "<eos>", "<user>", "<model>")
 TEMPLATE = (

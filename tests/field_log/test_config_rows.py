@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from runs import CountingVerifier, ids_of, params, prompts, run, target
 
-from specdec import hookimpl
-from specdec.catalog import Catalog
-from specdec.errors import ConfigError, ConfigWarning
-from specdec.loader import Registry
-from specdec.resolve import resolve
-from specdec.sources import Default, TargetInfo
-from specdec.testing.recording import RecordingProposer
-from specdec.testing.stubs import Fixed, Null, Perfect, stub_plugin
-from specdec.traits import MethodTraits
+from specdec_core import hookimpl
+from specdec_core.registry.catalog import Catalog
+from specdec_core.errors import ConfigError, ConfigWarning
+from specdec_core.registry.loader import Registry
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import Default, TargetInfo
+from specdec_testing.recording import RecordingProposer
+from specdec_testing.stubs import Fixed, Null, Perfect, stub_plugin
+from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 
 

@@ -12,9 +12,9 @@ import torch
 from perfect import perfect_head
 from runs import ids_of, params, prompts, run, target
 
-from specdec.nn.drawing import Picks
-from specdec.testing.laws import assert_follows
-from specdec.testing.table import random_table, table_target
+from specdec_nn.drafters.draft_sampler import Picks
+from specdec_testing.laws import assert_follows
+from specdec_testing.table import random_table, table_target
 from specdec_engine import LLM, SamplingParams
 
 WIDTH, VOCAB, SMALL = 32, 128, 40

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from runs import ids_of, params, prompts, run, stubs, target
 
-from specdec.testing.recording import RecordingProposer
-from specdec.testing.stubs import Garbage, Null, Perfect, Stub
+from specdec_testing.recording import RecordingProposer
+from specdec_testing.stubs import Garbage, Null, Perfect, Stub
 from specdec_engine import SamplingParams
 
 VOCAB = 128

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from promql import Query, parse
 from runs import ids_of, params, prompts, run, target
 
-from specdec.draft import BatchView
-from specdec.testing.stubs import Null, Perfect, stub_plugin
+from specdec_core.draft import BatchView
+from specdec_testing.stubs import Null, Perfect, stub_plugin
 from specdec_engine import LLM, prometheus
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,14 +11,14 @@ import pytest
 import torch
 from runs import ids_of, prompts, run, target
 
-from specdec import hookimpl
-from specdec.draft import Draft
-from specdec.nn.race import race_reference
-from specdec.noise import Noise, Purpose
-from specdec.testing.laws import assert_follows
-from specdec.testing.stubs import Fixed, Garbage, Perfect, Soft, Stub, stub_plugin
-from specdec.testing.table import random_table, table_target
-from specdec.traits import MethodTraits
+from specdec_core import hookimpl
+from specdec_core.draft import Draft
+from specdec_nn.ops.race.reference import race_reference
+from specdec_core.noise import Noise, Purpose
+from specdec_testing.laws import assert_follows
+from specdec_testing.stubs import Fixed, Garbage, Perfect, Soft, Stub, stub_plugin
+from specdec_testing.table import random_table, table_target
+from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.compare import first_difference
 from specdec_plugin_verifiers.coupled import Coupled

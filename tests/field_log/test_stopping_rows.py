@@ -9,9 +9,9 @@ import pytest
 from runs import ids_of, run, target
 from words import tiny_tokenizer
 
-from specdec.testing.stubs import Fixed, Perfect
-from specdec.testing.table import table_target
-from specdec.testing.targets import tiny_target
+from specdec_testing.stubs import Fixed, Perfect
+from specdec_testing.table import table_target
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 
 

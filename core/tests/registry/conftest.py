@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from specdec.catalog import Catalog, Record
-from specdec.config import ResolvedConfig
-from specdec.errors import ConfigError
-from specdec.loader import Registry
-from specdec.resolve import resolve
-from specdec.sources import TargetInfo
+from specdec_core.registry.catalog import Catalog, Record
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.errors import ConfigError
+from specdec_core.registry.loader import Registry
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import TargetInfo
 
 PROPOSERS = "specdec.proposers.v1"
 VERIFIERS = "specdec.verifiers.v1"
 
 PROPOSER = """
-from specdec import hookimpl
+from specdec_core import hookimpl
 
 @hookimpl
 def specdec_make_proposer(method):
@@ -31,7 +31,7 @@ def specdec_make_proposer(method):
 """
 
 VERIFIER = """
-from specdec import hookimpl
+from specdec_core import hookimpl
 
 @hookimpl
 def specdec_make_verifier(method):
@@ -98,7 +98,7 @@ class Site:
 
     def specdec(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run the command line in a fresh process."""
-        return self.run("-m", "specdec", *arguments, **environment)
+        return self.run("-m", "specdec_core", *arguments, **environment)
 
 
 @pytest.fixture
@@ -129,10 +129,10 @@ def record() -> Any:
 
 METHOD = """
 from pydantic import Field
-from specdec import hookimpl
-from specdec.config import MethodOptions, RequestOptions
-from specdec.sources import Default, Problem
-from specdec.traits import MethodTraits
+from specdec_core import hookimpl
+from specdec_core.config.speculative import MethodOptions, RequestOptions
+from specdec_core.sources import Default, Problem
+from specdec_core.traits import MethodTraits
 
 class Options(MethodOptions):
     lookup_max: int = Field(default=5, ge=1, description="Longest lookup.")

@@ -6,16 +6,16 @@ import sys
 
 import pytest
 
-from specdec import asking
-from specdec.errors import ConfigError, PluginWarning
-from specdec.resolve import resolve, swap_target
-from specdec.sources import DraftSource
+from specdec_core.registry import asking
+from specdec_core.errors import ConfigError, PluginWarning
+from specdec_core.config.resolve import resolve, swap_target
+from specdec_core.sources import DraftSource
 
 DETECTS = """
 import sys
-from specdec import hookimpl
-from specdec.sources import Detection, TargetSwap
-from specdec.traits import MethodTraits
+from specdec_core import hookimpl
+from specdec_core.sources import Detection, TargetSwap
+from specdec_core.traits import MethodTraits
 assert "pytest" in sys.modules or "torch" not in sys.modules, "in the child"
 
 @hookimpl

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from specdec.catalog import Catalog
-from specdec.errors import (
+from specdec_core.registry.catalog import Catalog
+from specdec_core.errors import (
     ConflictError,
     DeprecatedNameWarning,
     MetadataStageError,

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from specdec import cli
+from specdec_core.cli import main as cli
 
 PROPOSER = """
 from pydantic import Field
-from specdec import hookimpl
-from specdec.config import MethodOptions
-from specdec.traits import MethodTraits
+from specdec_core import hookimpl
+from specdec_core.config.speculative import MethodOptions
+from specdec_core.traits import MethodTraits
 
 class Options(MethodOptions):
     lookup_max: int = Field(default=5, ge=1, description="Longest lookup.")
@@ -30,7 +30,7 @@ def specdec_make_proposer(method): ...
 DETECTS = (
     PROPOSER.replace('    lookup_min: int = Field(description="Shortest lookup.")\n', "")
     + """
-from specdec.sources import Detection
+from specdec_core.sources import Detection
 
 @hookimpl
 def specdec_detect_method(draft):
@@ -74,7 +74,7 @@ def test_a_listing_names_everything_and_imports_nothing(site):
 def test_a_listing_is_light(site, option):
     site.proposer("alpha", "raise SystemExit('imported')", requires=("specdec-core>=0.1",))
     script = (
-        "import sys; from specdec.cli import main; code = main(['plugins', 'list', *sys.argv[1:]]); "
+        "import sys; from specdec_core.cli.main import main; code = main(['plugins', 'list', *sys.argv[1:]]); "
         "heavy = {'torch', 'pydantic', 'typer', 'rich', 'pluggy', 'numpy', 'yaml', 'specdec_plugin_alpha'}; "
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr); sys.exit(code)"
     )
@@ -106,7 +106,7 @@ def test_show_says_what_is_wrong_with_a_plugin_and_with_a_name(site, tmp_path):
     assert "specdec-plugin-bad" in done.stdout
     one_line(site.specdec("plugins", "show", "bda"), "did you mean 'bad'?")
     mine = tmp_path / "mine.py"
-    mine.write_text("from specdec import hookimpl\n@hookimpl\ndef specdec_make_verifier(method): ...\n")
+    mine.write_text("from specdec_core import hookimpl\n@hookimpl\ndef specdec_make_verifier(method): ...\n")
     done = site.specdec("plugins", "show", "mine", "--plugin", f"mine={mine}")
     assert "specdec_make_verifier" in done.stdout, done.stderr
 
@@ -207,7 +207,7 @@ def test_explain_shows_the_evidence_of_a_detection(site, model, tmp_path):
 def test_explain_takes_an_unpackaged_plugin(site, model, tmp_path):
     site.verifiers("coupled")
     mine = tmp_path / "mine.py"
-    mine.write_text("from specdec import hookimpl\n@hookimpl\ndef specdec_make_proposer(method): ...\n")
+    mine.write_text("from specdec_core import hookimpl\n@hookimpl\ndef specdec_make_proposer(method): ...\n")
     config = '{"method": "mine", "num_speculative_tokens": 3}'
     arguments = ("explain", "--model", model, "--speculative-config", config)
     done = site.specdec(*arguments, "--plugin", f"mine={mine}", "--json")

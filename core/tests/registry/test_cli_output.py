@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from specdec import cli
-from specdec.config_input import load_mapping
-from specdec.errors import ConfigError
+from specdec_core.cli import main as cli
+from specdec_core.config.parse import load_mapping
+from specdec_core.errors import ConfigError
 
 SAID = "caf\u00e9 \u20ac \u2192 \U0001f600 \udce9"
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from specdec.checkpoint import locate
-from specdec.errors import CheckStageError, ConfigError, ConfigWarning
-from specdec.resolve import resolve
+from specdec_core.config.checkpoint import locate
+from specdec_core.errors import CheckStageError, ConfigError, ConfigWarning
+from specdec_core.config.resolve import resolve
 
 CONFIG = {"method": "alpha", "num_speculative_tokens": 2}
 IN_TARGET = """
@@ -82,7 +82,7 @@ def test_the_targets_checkpoint_is_read_at_its_revision_unless_another_is_given(
         asked.add((model, revision))
         return locate(here)
 
-    monkeypatch.setattr("specdec.checkpoint.locate", at)
+    monkeypatch.setattr("specdec_core.config.checkpoint.locate", at)
     site.verifiers("coupled", "standard")
     site.proposer("alpha", method(traits="weights='target'", more=IN_TARGET))
     settled = resolve({**CONFIG, **given}, replace(target, model="owner/name", revision="v1"), site.registry())

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from specdec.errors import ConfigError, ConfigWarning, TraitsStageError
-from specdec.resolve import resolve
-from specdec.sources import TargetInfo
-from specdec.traits import MethodTraits
+from specdec_core.errors import ConfigError, ConfigWarning, TraitsStageError
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import TargetInfo
+from specdec_core.traits import MethodTraits
 
 CONFIG = {"method": "alpha", "num_speculative_tokens": 2}
 

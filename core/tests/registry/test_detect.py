@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from specdec.errors import ConfigError, PluginWarning
-from specdec.resolve import resolve, swap_target
-from specdec.sources import DraftSource
+from specdec_core.errors import ConfigError, PluginWarning
+from specdec_core.config.resolve import resolve, swap_target
+from specdec_core.sources import DraftSource
 
 DETECTS = """
-from specdec import hookimpl
-from specdec.sources import Detection, TargetSwap
-from specdec.traits import MethodTraits
+from specdec_core import hookimpl
+from specdec_core.sources import Detection, TargetSwap
+from specdec_core.traits import MethodTraits
 
 @hookimpl
 def specdec_detect_method(draft):
@@ -144,8 +144,8 @@ def test_an_unpackaged_plugin_is_asked_too(site, settle, checkpoint, tmp_path):
 
 
 SWAPS = """
-from specdec import hookimpl
-from specdec.sources import TargetSwap
+from specdec_core import hookimpl
+from specdec_core.sources import TargetSwap
 
 @hookimpl
 def specdec_swap_target(source):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 MAKES = """
-from specdec import hookimpl
+from specdec_core import hookimpl
 
 @hookimpl
 def specdec_make_proposer(method): ...

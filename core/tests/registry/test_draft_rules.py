@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.draft import Draft
-from specdec.errors import ContractError
-from specdec.traits import MethodTraits
+from specdec_core.draft import Draft
+from specdec_core.errors import ContractError
+from specdec_core.traits import MethodTraits
 
 SOFT, SOFT_TREE = MethodTraits(law="soft"), MethodTraits(law="soft", shape="tree")
 TREE = MethodTraits(shape="tree")

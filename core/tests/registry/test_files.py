@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from specdec.catalog import Catalog
-from specdec.errors import (
+from specdec_core.registry.catalog import Catalog
+from specdec_core.errors import (
     PluginError,
 )
-from specdec.loader import Registry
+from specdec_core.registry.loader import Registry
 
 
 def refusal(plugin, kind="proposer"):
@@ -21,7 +21,7 @@ def refusal(plugin, kind="proposer"):
 
 
 FILE = """
-from specdec import hookimpl
+from specdec_core import hookimpl
 
 @hookimpl
 def specdec_make_proposer(method):
@@ -46,7 +46,7 @@ def test_a_file_is_a_plugin_under_a_private_name_and_runs_once(tmp_path):
 def test_a_file_may_hold_a_plugin_object(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
-        "from specdec import hookimpl\nclass P:\n    @hookimpl\n"
+        "from specdec_core import hookimpl\nclass P:\n    @hookimpl\n"
         "    def specdec_make_proposer(self, method):\n        return 1\nplugin = other = P()\n"
     )
     for given in (str(file), f"{file}:other"):

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from specdec.fingerprint import fingerprint
-from specdec.resolve import resolve
+from specdec_core.config.fingerprint import fingerprint
+from specdec_core.config.resolve import resolve
 
 CONFIG = {"method": "alpha", "num_speculative_tokens": 2}
 
@@ -30,10 +30,10 @@ def test_the_hash_is_the_same_in_another_process_and_for_another_order_of_keys(s
     assert here == settle({"lookup_max": 3, "num-speculative-tokens": 2, "method": "alpha"}).compute_hash()
     code = """
 import sys
-from specdec.catalog import Catalog
-from specdec.loader import Registry
-from specdec.resolve import resolve
-from specdec.sources import TargetInfo
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import TargetInfo
 target = TargetInfo(model="t", hf_config={}, vocab_size=32, hidden_size=8, num_layers=2, max_model_len=64)
 config = {"method": "alpha", "num_speculative_tokens": 2, "lookup_max": 3}
 print(resolve(config, target, Registry(Catalog.discover([sys.argv[1]]))).compute_hash())

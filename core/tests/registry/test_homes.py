@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.errors import ConfigError, UnknownNameError
-from specdec.homes import TABLE, nearest_name
+from specdec_core.errors import ConfigError, UnknownNameError
+from specdec_core.registry.homes import TABLE, nearest_name
 
 tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 ROOT = Path(__file__).parents[3]

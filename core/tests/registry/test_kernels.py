@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from specdec.errors import ConfigError, ConflictError, ImportStageError, UnknownNameError
-from specdec.kernels import Kernels
+from specdec_core.errors import ConfigError, ConflictError, ImportStageError, UnknownNameError
+from specdec_core.registry.kernels import Kernels
 
 KERNELS = "specdec.kernels.v1"
 MODULE = "def reference(): return 'reference'\ndef numba(): return 'numba'\ndef triton(): return 'triton'\n"
@@ -101,7 +101,7 @@ def test_two_claims_of_one_op_and_backend_conflict_only_if_both_are_chosen(site,
 
 
 def test_a_registry_offers_the_kernels_of_what_it_loaded(site):
-    modules = {"alpha_dist/__init__.py": "", "alpha_dist/plugin.py": "from specdec import hookimpl\n"}
+    modules = {"alpha_dist/__init__.py": "", "alpha_dist/plugin.py": "from specdec_core import hookimpl\n"}
     modules["alpha_dist/plugin.py"] += "@hookimpl\ndef specdec_make_proposer(method): ...\n"
     modules["alpha_dist/ops.py"] = MODULE
     points = {

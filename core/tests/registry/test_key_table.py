@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from specdec.config import COMMON_KEYS
-from specdec.errors import ConfigWarning, DeprecatedNameWarning
-from specdec.key_docs import rewrite
-from specdec.key_table import KEYS
-from specdec.keys import FLAG, TEXT, Common, NoEffect, Old, Option, Refused
-from specdec.resolve import resolve
+from specdec_core.config.speculative import COMMON_KEYS
+from specdec_core.errors import ConfigWarning, DeprecatedNameWarning
+from specdec_core.config.key_docs import rewrite
+from specdec_core.config.key_table import KEYS
+from specdec_core.config.keys import FLAG, TEXT, Common, NoEffect, Old, Option, Refused
+from specdec_core.config.resolve import resolve
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 TODAY = """
@@ -147,8 +147,8 @@ def test_the_acceptance_methods_of_before_are_verifiers_of_today(site, settle, p
     site.proposer("alpha", method())
     options = """
     from pydantic import Field
-    from specdec import hookimpl
-    from specdec.config import MethodOptions
+    from specdec_core import hookimpl
+    from specdec_core.config.speculative import MethodOptions
 
     class Options(MethodOptions):
         posterior_alpha: float = Field(default=0.3, description="p")
@@ -204,7 +204,7 @@ def test_a_plugin_or_a_host_that_acts_on_a_key_gets_it(site, settle, target, met
 
 def test_the_documentation_is_written_from_the_table():
     page = PAGE.read_text(encoding="utf-8")
-    assert rewrite(page) == page, "run: python -m specdec.key_docs docs/configuration.md"
+    assert rewrite(page) == page, "run: python -m specdec_core.config.key_docs docs/configuration.md"
     for key in KEYS:
         assert f"\n| `{key}` |" in page
     spoilt = page.replace("| `enforce_eager` |", "| `enforce_lazy` |")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec.errors import (
+from specdec_core.errors import (
     CheckStageError,
     ConfigWarning,
     OptionsStageError,
@@ -10,7 +10,7 @@ from specdec.errors import (
     RequestError,
     TraitsStageError,
 )
-from specdec.resolve import request_options
+from specdec_core.config.resolve import request_options
 
 
 def reasons(resolved):
@@ -38,8 +38,8 @@ def test_a_key_of_another_verifier_is_ignored_with_a_warning_that_names_both_ver
     options = "Options" + method().partition("class Options")[2].partition("class ForRequests")[0]
     source = f"""
 from pydantic import Field
-from specdec import hookimpl
-from specdec.config import MethodOptions
+from specdec_core import hookimpl
+from specdec_core.config.speculative import MethodOptions
 
 class {options}
 

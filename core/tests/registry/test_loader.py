@@ -5,9 +5,9 @@ import types
 
 import pytest
 
-from specdec import hookimpl
-from specdec.catalog import Catalog
-from specdec.errors import (
+from specdec_core import hookimpl
+from specdec_core.registry.catalog import Catalog
+from specdec_core.errors import (
     ConfigError,
     ImportStageError,
     MakeStageError,
@@ -17,8 +17,8 @@ from specdec.errors import (
     TraitsStageError,
     VersionStageError,
 )
-from specdec.loader import Registry
-from specdec.protocols import Controller
+from specdec_core.registry.loader import Registry
+from specdec_core.protocols import Controller
 
 
 def load(site, name, kind="proposer"):
@@ -77,7 +77,7 @@ def test_keyboard_interrupt_is_not_swallowed_but_still_leaves_nothing(site):
 
 def test_a_module_that_was_loaded_before_survives_the_failure_of_another_entry_point(site):
     points = {"specdec.proposers.v1": {"good": "two_faces.good", "bad": "two_faces.bad"}}
-    proposer = "from specdec import hookimpl\n@hookimpl\ndef specdec_make_proposer(method): ...\n"
+    proposer = "from specdec_core import hookimpl\n@hookimpl\ndef specdec_make_proposer(method): ...\n"
     modules = {"two_faces/__init__.py": "", "two_faces/good.py": proposer, "two_faces/bad.py": "1 / 0"}
     site.dist("two-faces", points, modules)
     registry, _ = load(site, "good")
@@ -92,7 +92,7 @@ def test_registration_that_fails_half_way_leaves_no_hook_behind(site):
     site.proposer(
         "half",
         """
-        from specdec import hookimpl
+        from specdec_core import hookimpl
 
         @hookimpl
         def specdec_check(method): ...
@@ -156,7 +156,7 @@ def test_an_unknown_hook_may_be_meant_for_another_host():
 
 
 def test_an_integration_adds_hooks_of_its_own():
-    from specdec.markers import hookspec
+    from specdec_core.markers import hookspec
 
     module = types.ModuleType("more_hooks")
 
@@ -233,7 +233,7 @@ def test_an_object_must_be_what_it_is_named_as():
 def test_loading_twice_and_under_two_names_registers_once(site):
     points = {"specdec.proposers.v1": {"one": "twin:plugin", "two": "twin:plugin"}}
     source = """
-    from specdec import hookimpl
+    from specdec_core import hookimpl
 
     class Plugin:
         @hookimpl

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import pytest
 
-from specdec.draft import StepStats
-from specdec.metrics import SpecDecodingStats, SpecMetrics
+from specdec_core.draft import StepStats
+from specdec_core.metrics import SpecDecodingStats, SpecMetrics
 
 
 def step(*rows, failed=None):

@@ -4,10 +4,10 @@ import ast
 import re
 from pathlib import Path
 
-import specdec
-from specdec.catalog import Catalog
-from specdec.foreign_keys import FOREIGN
-from specdec.key_table import KEYS
+import specdec_core
+from specdec_core.registry.catalog import Catalog
+from specdec_core.config.foreign_keys import FOREIGN
+from specdec_core.config.key_table import KEYS
 
 ELSEWHERE = {
     "ngram", "ngram_gpu", "suffix", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "draft_model", "dflash",
@@ -39,7 +39,7 @@ def methods_in(texts, names):
 
 def test_no_method_is_named_in_the_code_of_the_core():
     names = ELSEWHERE | set(Catalog.discover().names("proposer"))
-    found = {file.name: methods_in(literals(file), names) for file in Path(specdec.__file__).parent.rglob("*.py")}
+    found = {file.name: methods_in(literals(file), names) for file in Path(specdec_core.__file__).parent.rglob("*.py")}
     assert {name: texts for name, texts in found.items() if texts} == {}
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from specdec import hookimpl
-from specdec.catalog import Catalog
-from specdec.errors import (
+from specdec_core import hookimpl
+from specdec_core.registry.catalog import Catalog
+from specdec_core.errors import (
     CheckStageError,
     PluginWarning,
 )
-from specdec.loader import Registry
+from specdec_core.registry.loader import Registry
 
 
 class Observer:

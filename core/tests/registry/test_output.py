@@ -8,7 +8,7 @@ CONFIG = '{"method": "noisy", "num_speculative_tokens": 2}'
 NOISY = """
 import os
 import sys
-from specdec import hookimpl
+from specdec_core import hookimpl
 print("import of a plugin")
 
 @hookimpl
@@ -58,7 +58,7 @@ def test_standard_output_is_json_and_nothing_else(noisy, tmp_path, command):
 
 
 def test_in_a_process_that_goes_on_standard_output_is_as_it_was(noisy):
-    script = "from specdec.cli import main\nmain(['plugins', 'show', 'noisy', '--json'])\nprint('after')\n"
+    script = "from specdec_core.cli.main import main\nmain(['plugins', 'show', 'noisy', '--json'])\nprint('after')\n"
     done = noisy.run("-c", script)
     assert done.stdout.endswith("after\n"), done.stderr
     assert json.loads(done.stdout.removesuffix("after\n"))

@@ -6,7 +6,7 @@ import pytest
 
 COUNTING = """
 import builtins
-from specdec import hookimpl
+from specdec_core import hookimpl
 
 builtins.specdec_test_imports = getattr(builtins, "specdec_test_imports", 0) + 1
 
@@ -18,8 +18,8 @@ def specdec_make_proposer(method):
 
 SCRIPT = """
 import multiprocessing, os, sys
-from specdec.catalog import Catalog
-from specdec.loader import Registry
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 
 def count(catalog, queue):
     registry = Registry(catalog)

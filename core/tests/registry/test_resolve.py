@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from specdec.config import SpeculativeConfig
-from specdec.errors import (
+from specdec_core.config.speculative import SpeculativeConfig
+from specdec_core.errors import (
     CheckStageError,
     ConfigError,
     DeprecatedNameWarning,
     ImportStageError,
     UnknownNameError,
 )
-from specdec.resolve import resolve
+from specdec_core.config.resolve import resolve
 
 
 def reasons(resolved):
@@ -128,8 +128,8 @@ def test_the_way_of_drafting_must_be_the_methods(site, settle, problems_of, meth
 
 def test_a_verifier_is_asked_what_is_wrong_with_its_options_and_the_drafts(site, settle, problems_of, method):
     source = """
-    from specdec import hookimpl
-    from specdec.sources import Problem
+    from specdec_core import hookimpl
+    from specdec_core.sources import Problem
 
     @hookimpl
     def specdec_make_verifier(method): ...
@@ -151,7 +151,7 @@ def test_a_verifier_is_asked_what_is_wrong_with_its_options_and_the_drafts(site,
 
 def test_a_lossy_verifier_is_said_to_be_lossy(site, settle, method):
     source = """
-    from specdec import hookimpl
+    from specdec_core import hookimpl
 
     @hookimpl
     def specdec_make_verifier(method): ...
@@ -214,8 +214,8 @@ def specdec_override_hf_config(method, hf_config, target):
 
 CONTROLLER = """
 from pydantic import Field
-from specdec import hookimpl
-from specdec.config import MethodOptions
+from specdec_core import hookimpl
+from specdec_core.config.speculative import MethodOptions
 
 class Options(MethodOptions):
     patience: int = Field(default=1, description="p")

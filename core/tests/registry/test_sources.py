@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from specdec.errors import ConfigError, TargetError
-from specdec.sources import DraftSource, TargetInfo
+from specdec_core.errors import ConfigError, TargetError
+from specdec_core.sources import DraftSource, TargetInfo
 
 LLAMA = {"vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 64}
 
@@ -170,7 +170,7 @@ def test_reading_json_and_headers_needs_no_torch(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     write_safetensors(tmp_path / "model.safetensors", {"a": [1]})
     script = (
-        "import sys; from specdec.sources import DraftSource; s = DraftSource(sys.argv[1]); "
+        "import sys; from specdec_core.sources import DraftSource; s = DraftSource(sys.argv[1]); "
         "s.hf_config, s.tensor_shapes; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False).returncode == 0

@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from specdec import tried
+from specdec_core.registry import tried
 
 
 def test_a_newer_minor_release_is_warned_of_once_and_a_newer_patch_not(monkeypatch: Any, caplog: Any) -> None:

@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from specdec.errors import RequestError
-from specdec.metrics import SpecMetrics
+from specdec_core.errors import RequestError
+from specdec_core.metrics import SpecMetrics
 from specdec_engine.llm import LLM
 from specdec_engine.outputs import RequestOutput
 from specdec_engine.run import Run

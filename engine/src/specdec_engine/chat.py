@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from specdec.errors import RequestError
+from specdec_core.errors import RequestError
 from specdec_engine.prompt_text import check_text
 
 ContentFormat = Literal["auto", "string", "openai"]

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.draft import IntArray
-from specdec.nn.race import exponential_reference
-from specdec.noise import Noise, Purpose
+from specdec_core.draft import IntArray
+from specdec_nn.ops.race.reference import exponential_reference
+from specdec_core.noise import Noise, Purpose
 from specdec_engine.request import Request, Work
 from specdec_engine.rows import DrawRows
 from specdec_engine.sampler import Sampler

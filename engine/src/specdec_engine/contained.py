@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from specdec.draft import BoolArray, Draft, RequestView, StepStats, Verdict
-from specdec.errors import ContractError
-from specdec.handed import OnlyErrors
-from specdec.noise import Noise
-from specdec.protocols import Controller, Verifier
+from specdec_core.draft import BoolArray, Draft, RequestView, StepStats, Verdict
+from specdec_core.errors import ContractError
+from specdec_core.host.handed import OnlyErrors
+from specdec_core.noise import Noise
+from specdec_core.protocols import Controller, Verifier
 
 logger = logging.getLogger("specdec_engine")
 

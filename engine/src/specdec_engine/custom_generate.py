@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers.generation.configuration_utils import GenerationConfig
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from specdec.errors import RequestError
-from specdec.nn.arena import PAGE_SIZE
+from specdec_core.errors import RequestError
+from specdec_nn.cache.arena import PAGE_SIZE
 from specdec_engine.generate_arguments import (
     check_config,
     check_model_kwargs,

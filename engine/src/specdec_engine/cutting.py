@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from specdec.draft import BoolArray, Draft, IntArray
+from specdec_core.draft import BoolArray, Draft, IntArray
 
 # Of ids that would follow a request's known ones, how many from the first on it can emit.
 Legal = Callable[[IntArray], int]

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from specdec.draft import BatchView, Draft, FinishReason, Rows
-from specdec.errors import ContractError
-from specdec.handed import OnlyErrors
-from specdec.noise import Noise, request_key
-from specdec.protocols import MeasuresMemory, Proposer
-from specdec.traits import MethodTraits
+from specdec_core.draft import BatchView, Draft, FinishReason, Rows
+from specdec_core.errors import ContractError
+from specdec_core.host.handed import OnlyErrors
+from specdec_core.noise import Noise, request_key
+from specdec_core.protocols import MeasuresMemory, Proposer
+from specdec_core.traits import MethodTraits
 from specdec_engine.limits import DraftLimits
 from specdec_engine.request import PendingRows, Request
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specdec.config import ResolvedConfig, request_options
-from specdec.errors import RequestError
-from specdec.loader import Registry
+from specdec_core.config.speculative import ResolvedConfig, request_options
+from specdec_core.errors import RequestError
+from specdec_core.registry.loader import Registry
 from specdec_engine.sampling_params import SamplingParams
 
 KEY: Final = "specdec"

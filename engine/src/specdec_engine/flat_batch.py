@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from specdec.nn.arena import KVArena
-from specdec.nn.attention import AttentionStep
+from specdec_nn.cache.arena import KVArena
+from specdec_nn.ops.attention.reference import AttentionStep
 from specdec_engine.request import Work
 
 

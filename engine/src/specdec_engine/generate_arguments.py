@@ -23,7 +23,7 @@ from transformers.generation import stopping_criteria as criteria
 from transformers.generation.configuration_utils import GenerationConfig
 from transformers.generation.utils import GenerationMixin
 
-from specdec.errors import RequestError
+from specdec_core.errors import RequestError
 from specdec_engine.sampling_params import SamplingParams
 
 _BEAMS: Final = "beams are not decoded here"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from specdec.draft import IntArray
+from specdec_core.draft import IntArray
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specdec.metrics import SpecMetrics
+from specdec_core.metrics import SpecMetrics
 from specdec_engine.outputs import CompletionOutput, Logprobs, RequestOutput
 from specdec_engine.prompts import Prompt
 from specdec_engine.request import Request

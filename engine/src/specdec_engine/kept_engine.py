@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from torch import nn
 
-from specdec.config import SpeculativeConfig
-from specdec.errors import RequestError
-from specdec.nn.turns import lock_of
+from specdec_core.config.speculative import SpeculativeConfig
+from specdec_core.errors import RequestError
+from specdec_nn.turns import lock_of
 from specdec_engine.llm import LLM
 
 ATTRIBUTE: Final = "_specdec_engine"

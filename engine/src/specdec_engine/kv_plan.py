@@ -8,10 +8,10 @@ from typing import Final
 
 import torch
 
-from specdec.config import ResolvedConfig
-from specdec.errors import ConfigError, TargetError
-from specdec.nn.arena import PAGE_SIZE
-from specdec.sources import TargetInfo
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.errors import ConfigError, TargetError
+from specdec_nn.cache.arena import PAGE_SIZE
+from specdec_core.sources import TargetInfo
 from specdec_engine.memory import Room, host_room
 
 # Of what is left for caches; as much again is for the drafter's, and the rest for the work of a step.

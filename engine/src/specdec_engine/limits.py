@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from specdec.config import ResolvedConfig
-from specdec.protocols import Controller
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.protocols import Controller
 from specdec_engine.request import Request
 from specdec_engine.stopping import StopRules
 

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from specdec.config import ResolvedConfig
-from specdec.draft import StepStats
-from specdec.errors import RequestError
-from specdec.metrics import SpecMetrics
-from specdec.nn.hf.loading import eos_ids, resolve_device
-from specdec.plain_values import plain
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.draft import StepStats
+from specdec_core.errors import RequestError
+from specdec_core.metrics import SpecMetrics
+from specdec_nn.hf.loading import eos_ids, resolve_device
+from specdec_core.config.plain_values import plain
 from specdec_engine.chat import read_template
 from specdec_engine.compare import Divergence, diagnose
 from specdec_engine.drafting import Drafting

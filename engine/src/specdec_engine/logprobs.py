@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 import torch
 from torch import Tensor
 
-from specdec.errors import TargetError
+from specdec_core.errors import TargetError
 from specdec_engine.outputs import Logprob, Logprobs
 from specdec_engine.request import Request
 

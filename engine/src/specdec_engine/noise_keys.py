@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from specdec.config import ResolvedConfig
-from specdec.draft import IntArray
-from specdec.making import memory_digest
-from specdec.noise import dependent_key, request_key
-from specdec.protocols import Proposer
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.draft import IntArray
+from specdec_core.host.factory import memory_digest
+from specdec_core.noise import dependent_key, request_key
+from specdec_core.protocols import Proposer
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from specdec.metrics import SpecMetrics
+from specdec_core.metrics import SpecMetrics
 
 StopKind = Literal["stop", "length", "abort", "error"]
 

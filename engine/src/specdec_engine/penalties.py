@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specdec.draft import IntArray
+from specdec_core.draft import IntArray
 from specdec_engine.edits import Edits
 from specdec_engine.request import Work
 from specdec_engine.sampling_params import SamplingParams

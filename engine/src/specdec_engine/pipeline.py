@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import torch
 
-from specdec.draft import IntArray
-from specdec.errors import RequestError
+from specdec_core.draft import IntArray
+from specdec_core.errors import RequestError
 from specdec_engine.penalties import Penalties
 from specdec_engine.processors import Caller, Processors, callers_of
 from specdec_engine.request import Request

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.draft import IntArray
-from specdec.errors import RequestError
+from specdec_core.draft import IntArray
+from specdec_core.errors import RequestError
 from specdec_engine.request import Request, Work
 
 MOVES = ("accept", "rollback", "fork")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from specdec.errors import ConfigError
+from specdec_core.errors import ConfigError
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from specdec.errors import RequestError
+from specdec_core.errors import RequestError
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from specdec.draft import IntArray
-from specdec.errors import RequestError
+from specdec_core.draft import IntArray
+from specdec_core.errors import RequestError
 from specdec_engine.prompt_text import check_text, ids_of_text
 from specdec_engine.sampling_params import SamplingParams
 

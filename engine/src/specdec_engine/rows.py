@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from specdec.draft import IntArray, Verdict
+from specdec_core.draft import IntArray, Verdict
 from specdec_engine.request import Request, Work
 
 

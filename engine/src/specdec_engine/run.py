@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from specdec.nn.turns import TurnLock
+from specdec_nn.turns import TurnLock
 from specdec_engine.group import Group
 from specdec_engine.outputs import RequestOutput
 from specdec_engine.request import Request

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.nn.truncate import Truncation
-from specdec.noise import Noise, Purpose
+from specdec_nn.ops.truncate.reference import Truncation
+from specdec_core.noise import Noise, Purpose
 from specdec_engine.edits import Edits
 from specdec_engine.grammar_mask import forbid
 from specdec_engine.rows import DrawRows

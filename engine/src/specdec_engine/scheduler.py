@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from specdec.draft import Draft
+from specdec_core.draft import Draft
 from specdec_engine import trees
 from specdec_engine.request import Request, Work
 from specdec_engine.target import Target

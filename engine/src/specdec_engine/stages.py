@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.draft import IntArray
+from specdec_core.draft import IntArray
 from specdec_engine.edits import Edits, Ids
 from specdec_engine.request import Request, Work
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
-from specdec.metrics import SpecMetrics
+from specdec_core.metrics import SpecMetrics
 
 LOG_EVERY: Final = 10.0  # seconds of work
 MEASURE_EVERY: Final = 1.0

@@ -9,8 +9,8 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from specdec.draft import Draft, IntArray, StepStats, Verdict
-from specdec.protocols import Verifier
+from specdec_core.draft import Draft, IntArray, StepStats, Verdict
+from specdec_core.protocols import Verifier
 from specdec_engine import trees
 from specdec_engine.cutting import Legal, cut
 from specdec_engine.drafting import Drafting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from specdec.draft import IntArray
+from specdec_core.draft import IntArray
 from specdec_engine.outputs import StopKind
 from specdec_engine.request import Request
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from specdec.errors import RequestError
+from specdec_core.errors import RequestError
 from specdec_engine.grammar_state import GrammarState
 from specdec_engine.sampling_params import SamplingParams, StructuredOutputsParams
 

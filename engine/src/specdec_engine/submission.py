@@ -6,7 +6,7 @@ import itertools
 import logging
 from typing import Any
 
-from specdec.draft import IntArray
+from specdec_core.draft import IntArray
 from specdec_engine.extra_args import Speculation, speculation_of
 from specdec_engine.group import Group
 from specdec_engine.noise_keys import NoiseKeys

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec.errors import TargetError
-from specdec.nn.arena import KVArena
-from specdec.nn.hf.model import FlatModel
-from specdec.nn.turns import lock_of
-from specdec.sources import TargetInfo
+from specdec_core.errors import TargetError
+from specdec_nn.cache.arena import KVArena
+from specdec_nn.hf.model import FlatModel
+from specdec_nn.turns import lock_of
+from specdec_core.sources import TargetInfo
 from specdec_engine.flat_batch import FlatBatch, build, split
 from specdec_engine.request import Work
 

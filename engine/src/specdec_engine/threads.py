@@ -15,12 +15,12 @@ def torchs_threads(device: torch.device) -> Iterator[None]:
 
     Does nothing where no kernel of numba has been imported, or the work is not on the CPU.
     """
-    if "specdec.nn.jit" not in sys.modules or device.type != "cpu":
+    if "specdec_nn.ops.cpu.jit" not in sys.modules or device.type != "cpu":
         yield
         return
     import numba
 
-    from specdec.nn.jit import launch_threads
+    from specdec_nn.ops.cpu.jit import launch_threads
 
     launch_threads()
     before = numba.get_num_threads()

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specdec.draft import Draft, IntArray
+from specdec_core.draft import Draft, IntArray
 
 AncestorBits = Callable[[Tensor, Sequence[int]], Tensor]
-Tree = tuple[IntArray, npt.NDArray[np.int64]]  # parents, and the bits of `specdec.nn.trees` of the newest id and nodes
+Tree = tuple[IntArray, npt.NDArray[np.int64]]  # parents, and the bits of `specdec_nn.ops.ancestor_bits.reference` of the newest id and nodes
 
 
 def depths(draft: Draft) -> IntArray:

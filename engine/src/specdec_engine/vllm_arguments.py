@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from specdec.keys import Refused
+from specdec_core.config.keys import Refused
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.keys import Refused
+from specdec_core.config.keys import Refused
 from specdec_engine.vllm_arguments import ARGUMENTS, CALL_ARGUMENTS, METHODS, Honoured, NoEffect
 
 BEGIN: Final = "<!-- {}, written by: python -m specdec_engine.vllm_docs docs/vllm-scripts.md -->\n"

@@ -14,7 +14,7 @@ from test_vllm_sampling import LAW, LENGTH, REQUESTS, TEMPERATURES, worst
 from vllm_heads import from_plugin, over_the_bridge, perfect_eagle
 from vllm_models import table_llama
 
-from specdec.draft import Draft
+from specdec_core.draft import Draft
 from specdec_vllm.bridge_laws import probabilities
 
 

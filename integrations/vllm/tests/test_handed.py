@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from specdec.draft import Draft
-from specdec.traits import MethodTraits
+from specdec_core.draft import Draft
+from specdec_core.traits import MethodTraits
 from specdec_vllm.bridge_drafting import StateDrafting
 from specdec_vllm.bridge_rows import Span, Step
 from specdec_vllm.drafting import Drafting

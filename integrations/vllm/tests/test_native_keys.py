@@ -9,7 +9,7 @@ from test_vllm_tokens import CROWDED, params, prompts
 from vllm_heads import MTP, dflash, draft_model, from_plugin, mtp_target
 from vllm_models import random_llama
 
-from specdec.errors import ConfigError
+from specdec_core.errors import ConfigError
 
 
 @pytest.fixture(scope="module")

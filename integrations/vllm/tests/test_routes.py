@@ -15,8 +15,8 @@ from test_vllm_tokens import CROWDED, params, prompts
 from vllm_heads import eagle, eagle3, from_plugin, medusa
 from vllm_models import random_llama
 
-from specdec.errors import CheckStageError, ConfigError
-from specdec.sources import Problem, TargetInfo
+from specdec_core.errors import CheckStageError, ConfigError
+from specdec_core.sources import Problem, TargetInfo
 from specdec_vllm import cli, plugin
 from specdec_vllm.routes import FROM_IDS, FROM_STATES, choose
 from specdec_vllm.settings import settle

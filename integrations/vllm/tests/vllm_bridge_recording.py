@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from specdec.draft import Draft
-from specdec.testing.recording import RecordingProposer
-from specdec.testing.stubs import Stub
+from specdec_core.draft import Draft
+from specdec_testing.recording import RecordingProposer
+from specdec_testing.stubs import Stub
 from specdec_vllm.bridge_proposer import StateProposer
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from specdec.config import MethodOptions
-from specdec.draft import Draft
-from specdec.markers import hookimpl
-from specdec.testing.stubs import Stub
-from specdec.traits import MethodTraits
+from specdec_core.config.speculative import MethodOptions
+from specdec_core.draft import Draft
+from specdec_core.markers import hookimpl
+from specdec_testing.stubs import Stub
+from specdec_core.traits import MethodTraits
 
 THIRD_PARTY = Path(__file__).parent / "third_party" / "acme-echo"
 METHODS = ("table_drafts", "wrong", "reads_states")

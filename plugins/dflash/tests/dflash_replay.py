@@ -11,10 +11,10 @@ import numpy as np
 from dflash_oracle import Drafted, Oracle
 from torch import Tensor
 
-from specdec.draft import BatchView, Draft, FinishReason, RequestView
-from specdec.testing.recording import Call, RecordingProposer
-from specdec.testing.stubs import Stub
-from specdec.traits import MethodTraits
+from specdec_core.draft import BatchView, Draft, FinishReason, RequestView
+from specdec_testing.recording import Call, RecordingProposer
+from specdec_testing.stubs import Stub
+from specdec_core.traits import MethodTraits
 
 
 class Wrapped(Stub):

@@ -8,7 +8,7 @@ import pytest
 from dflash_layouts import EVERY
 from dflash_replay import agreement, watched
 
-from specdec.testing.driving import Driver, Script
+from specdec_testing.driving import Driver, Script
 
 SCRIPTS = (
     Script("first", tuple(range(3, 24)), seed=1, chunk=8, limits=(4, 4, 0, 3), off=frozenset({2})),

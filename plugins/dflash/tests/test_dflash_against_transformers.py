@@ -11,7 +11,7 @@ import transformers
 from dflash_replay import Wrapped, watched
 from transformers.generation.candidate_generator import DFlashTokenCandidateGenerator
 
-from specdec.testing.targets import tiny_target
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 
 BLOCK, TOKENS = 6, 40

@@ -12,10 +12,10 @@ from dflash_layouts import EVERY
 from dflash_replay import Moment, moments, watched
 from torch import Tensor
 
-from specdec.draft import BatchView, Rows
-from specdec.noise import Noise
-from specdec.testing.driving import Driver, Script
-from specdec.testing.fakes import FakeRequest
+from specdec_core.draft import BatchView, Rows
+from specdec_core.noise import Noise
+from specdec_testing.driving import Driver, Script
+from specdec_testing.fakes import FakeRequest
 
 KINDS = ("dflash: standard", "dflash: mixed types", "dspark: filling in", "dspark: from the anchor")
 SCRIPTS = (

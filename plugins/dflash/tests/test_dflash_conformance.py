@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import pytest
 from dflash_layouts import EVERY, TARGET
 
-from specdec.testing.contract import ProposerContract
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.identity import IdentityContract
+from specdec_testing.contract import ProposerContract
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.identity import IdentityContract
 
 DRAWN = {"draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}
 SHARED = {"draft_sample_method": "probabilistic", "rejection_sample_method": "coupled"}

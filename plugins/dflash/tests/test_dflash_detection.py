@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from dflash_layouts import EVERY, LAYOUTS, SPARKS, TARGET, Layout
 
-from specdec.catalog import Catalog
-from specdec.detect import detect, swap_target
-from specdec.loader import Registry
-from specdec.resolve import resolve
-from specdec.sources import DraftSource
-from specdec.testing.fakes import target_info
+from specdec_core.registry.catalog import Catalog
+from specdec_core.config.detect import detect, swap_target
+from specdec_core.registry.loader import Registry
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import DraftSource
+from specdec_testing.fakes import target_info
 from specdec_plugin_dflash import reading, speculators
 from specdec_plugin_dflash.detection import method_of_name
 

@@ -9,8 +9,8 @@ import pytest
 from dflash_layouts import EVERY, TARGET
 from dflash_replay import Moment, moments, watched
 
-from specdec.testing.driving import Driver, Script
-from specdec.testing.fakes import FakeTarget
+from specdec_testing.driving import Driver, Script
+from specdec_testing.fakes import FakeTarget
 
 K = 5
 PROMPT = tuple(range(3, 20))

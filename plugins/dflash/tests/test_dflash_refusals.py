@@ -13,7 +13,7 @@ import torch
 from dflash_layouts import EVERY, LAYOUTS, MASK_VECTOR, SPARKS, VOCAB, Layout, also
 from torch import Tensor
 
-from specdec.errors import ConfigError, SpecdecError
+from specdec_core.errors import ConfigError, SpecdecError
 
 
 def refused(layout: Layout, folder: Path, message: str, **options: Any) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.draft import BatchView, Draft
-from specdec.protocols import Proposer
+from specdec_core.draft import BatchView, Draft
+from specdec_core.protocols import Proposer
 
 
 @dataclass(frozen=True)

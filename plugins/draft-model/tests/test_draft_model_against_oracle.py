@@ -11,10 +11,10 @@ from draft_model_folders import asked, draft, drafter, patch, saved
 from draft_model_oracle import Checked, Ids, Oracle
 from draft_model_tokenizers import numbered
 
-from specdec.testing.contract import script_batch
-from specdec.testing.driving import Driver, Script
-from specdec.testing.fakes import FakeRequest, FakeTarget
-from specdec.testing.targets import tiny_target
+from specdec_testing.contract import script_batch
+from specdec_testing.driving import Driver, Script
+from specdec_testing.fakes import FakeRequest, FakeTarget
+from specdec_testing.targets import tiny_target
 
 VOCAB = 128
 TARGET = FakeTarget(tiny_target("llama"))

@@ -11,10 +11,10 @@ import pytest
 from draft_model_folders import METHOD, patch, saved
 from draft_model_tokenizers import byte_level, metaspace, numbered
 
-from specdec.testing.contract import ProposerContract
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.identity import IdentityContract
-from specdec.testing.targets import tiny_target
+from specdec_testing.contract import ProposerContract
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.identity import IdentityContract
+from specdec_testing.targets import tiny_target
 
 DRAWN = {"draft_sample_method": "probabilistic"}
 MAPPED = {"use_heterogeneous_vocab": True}

@@ -13,12 +13,12 @@ from draft_model_oracle import Ids, Oracle
 from draft_model_tokenizers import numbered
 from safetensors.torch import load_file, save_file
 
-from specdec.errors import ConfigError, PluginError, TargetError
-from specdec.testing.fakes import FakeRequest, FakeTarget
-from specdec.testing.identity import assert_same_output, sample_prompts
-from specdec.testing.laws import assert_follows, count
-from specdec.testing.table import random_table, table_target
-from specdec.testing.targets import tiny_target
+from specdec_core.errors import ConfigError, PluginError, TargetError
+from specdec_testing.fakes import FakeRequest, FakeTarget
+from specdec_testing.identity import assert_same_output, sample_prompts
+from specdec_testing.laws import assert_follows, count
+from specdec_testing.table import random_table, table_target
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 
 WORDS = [f"w{i}" for i in range(128)]

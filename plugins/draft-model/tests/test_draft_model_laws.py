@@ -12,10 +12,10 @@ from draft_model_folders import asked, drafter, keys, patch, saved
 from draft_model_oracle import Ids, Oracle
 from draft_model_tokenizers import numbered
 
-from specdec.testing.fakes import FakeRequest, FakeTarget
-from specdec.testing.laws import assert_follows, count
-from specdec.testing.table import random_table, table_target
-from specdec.testing.targets import tiny_target
+from specdec_testing.fakes import FakeRequest, FakeTarget
+from specdec_testing.laws import assert_follows, count
+from specdec_testing.table import random_table, table_target
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 
 V = 6

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from draft_model_folders import drafter, keys, saved
 
-from specdec.draft import BatchView
-from specdec.noise import Noise
-from specdec.testing.fakes import FakeRequest, FakeTarget
-from specdec.testing.identity import assert_same_output
-from specdec.testing.targets import tiny_target
+from specdec_core.draft import BatchView
+from specdec_core.noise import Noise
+from specdec_testing.fakes import FakeRequest, FakeTarget
+from specdec_testing.identity import assert_same_output
+from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 from specdec_plugin_draft_model import running
 

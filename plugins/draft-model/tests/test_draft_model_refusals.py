@@ -13,13 +13,13 @@ import torch
 import transformers
 from draft_model_folders import METHOD, draft, drafter, patch, saved
 
-from specdec.catalog import Catalog
-from specdec.config import ResolvedConfig
-from specdec.errors import ConfigError, PluginError, SpecdecError, TargetError
-from specdec.loader import Registry
-from specdec.resolve import resolve
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.targets import tiny_target
+from specdec_core.registry.catalog import Catalog
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.errors import ConfigError, PluginError, SpecdecError, TargetError
+from specdec_core.registry.loader import Registry
+from specdec_core.config.resolve import resolve
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.targets import tiny_target
 
 TARGET = FakeTarget(tiny_target("llama"))
 PARD = {"pard_token": 100, "spd_type": "pard"}
@@ -209,7 +209,7 @@ def test_revisions_of_weights_and_code_reach_transformers(monkeypatch: pytest.Mo
         raise TargetError(message)
 
     monkeypatch.setattr(building, "load_config", look)
-    monkeypatch.setattr("specdec.checkpoint.locate", lambda name, patterns=None, revision=None: Path(model))
+    monkeypatch.setattr("specdec_core.config.checkpoint.locate", lambda name, patterns=None, revision=None: Path(model))
     with pytest.raises((TargetError, PluginError), match="seen"):
         drafter("org/name", TARGET, revision="v2", code_revision="v3", trust_remote_code=True)
     assert seen[0].arguments == {"revision": "v2", "trust_remote_code": True, "code_revision": "v3"}

@@ -11,10 +11,10 @@ import pytest
 from draft_model_folders import drafter, keys, saved
 from draft_model_tokenizers import byte_level, metaspace, numbered
 
-from specdec.errors import ConfigError, MakeStageError
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.identity import assert_same_output
-from specdec.testing.table import table_target
+from specdec_core.errors import ConfigError, MakeStageError
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.identity import assert_same_output
+from specdec_testing.table import table_target
 from specdec_engine import LLM, SamplingParams
 from specdec_plugin_draft_model.running import Runner
 

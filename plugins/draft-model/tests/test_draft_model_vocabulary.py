@@ -11,7 +11,7 @@ import pytest
 import torch
 from draft_model_tokenizers import byte_level, metaspace, numbered
 
-from specdec.errors import ConfigError
+from specdec_core.errors import ConfigError
 from specdec_plugin_draft_model.vocabulary import Vocabulary, intersection, same_ids
 
 CPU = torch.device("cpu")

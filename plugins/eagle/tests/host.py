@@ -16,11 +16,11 @@ import torch
 from oracle import Row, Tree
 from torch import Tensor
 
-from specdec.draft import BatchView, Draft, Rows
-from specdec.noise import Noise, request_key
-from specdec.protocols import Proposer
-from specdec.testing.fakes import FakeRequest, FakeTarget
-from specdec.traits import MethodTraits
+from specdec_core.draft import BatchView, Draft, Rows
+from specdec_core.noise import Noise, request_key
+from specdec_core.protocols import Proposer
+from specdec_testing.fakes import FakeRequest, FakeTarget
+from specdec_core.traits import MethodTraits
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ import checkpoints
 from oracle_head import Head
 from torch import Tensor
 
-from specdec.catalog import Catalog
-from specdec.config import ResolvedConfig
-from specdec.loader import Registry
-from specdec.making import make_proposer
-from specdec.protocols import Proposer
-from specdec.resolve import resolve
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.targets import tiny_target
+from specdec_core.registry.catalog import Catalog
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.registry.loader import Registry
+from specdec_core.host.factory import make_proposer
+from specdec_core.protocols import Proposer
+from specdec_core.config.resolve import resolve
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.targets import tiny_target
 
 TARGET = tiny_target("llama", num_hidden_layers=8)
 WIDTH: int = TARGET.config.hidden_size

@@ -9,7 +9,7 @@ import torch
 
 
 def perfect_head(folder: Path, vocab: int) -> str:
-    """Write an EAGLE-1 head for a target of `specdec.testing.table` with `vocab` ids, and return its folder."""
+    """Write an EAGLE-1 head for a target of `specdec_testing.table` with `vocab` ids, and return its folder."""
     block = checkpoints.block(checkpoints.Weights(0), "layers.0.", vocab, vocab)
     tensors = {
         name: torch.zeros_like(tensor) if "o_proj" in name or "down_proj" in name else tensor

@@ -15,7 +15,7 @@ from oracle_head import inverse_frequencies
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specdec.testing.fakes import FakeRequest
+from specdec_testing.fakes import FakeRequest
 
 CLEAR = 1e-3  # the least gap between the best and the next logit; float32 is off by far less
 

@@ -8,12 +8,12 @@ from typing import Any
 import checkpoints
 import pytest
 
-from specdec.catalog import Catalog
-from specdec.config import ResolvedConfig
-from specdec.errors import ConfigError
-from specdec.loader import Registry
-from specdec.resolve import resolve
-from specdec.sources import TargetInfo
+from specdec_core.registry.catalog import Catalog
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.errors import ConfigError
+from specdec_core.registry.loader import Registry
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import TargetInfo
 from specdec_plugin_eagle.aux_layers import KEY
 
 WIDTH, VOCAB, LAYERS = 32, 128, 36

@@ -12,10 +12,10 @@ from host import PLANS, Host, Life
 from layouts import LAYOUTS, PARALLEL, Layout
 from torch import Tensor
 
-from specdec.draft import BatchView, Draft, Rows
-from specdec.noise import Noise
-from specdec.protocols import Proposer
-from specdec.testing.fakes import FakeRequest
+from specdec_core.draft import BatchView, Draft, Rows
+from specdec_core.noise import Noise
+from specdec_core.protocols import Proposer
+from specdec_testing.fakes import FakeRequest
 
 KINDS: dict[str, tuple[Layout, int, dict[str, Any]]] = {
     "chain": (LAYOUTS["eagle3-three-layers"], 4, {}),

@@ -9,9 +9,9 @@ import checkpoints
 import pytest
 from layouts import LAYOUTS, PARALLEL, TARGET, Layout
 
-from specdec.testing.contract import ProposerContract
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.identity import IdentityContract
+from specdec_testing.contract import ProposerContract
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.identity import IdentityContract
 
 TREE = "[(0,), (1,), (0,0), (1,0)]"
 HEADS: dict[str, tuple[Layout, dict[str, Any]]] = {

@@ -21,10 +21,10 @@ from layouts import LAYOUTS, Layout, three
 from oracle_head import Head
 from torch import Tensor
 
-from specdec.draft import BatchView, Draft, FinishReason, RequestView
-from specdec.testing.recording import Call, RecordingProposer
-from specdec.testing.stubs import Stub
-from specdec.testing.targets import tiny_config, tiny_target
+from specdec_core.draft import BatchView, Draft, FinishReason, RequestView
+from specdec_testing.recording import Call, RecordingProposer
+from specdec_testing.stubs import Stub
+from specdec_testing.targets import tiny_config, tiny_target
 from specdec_engine import LLM, SamplingParams
 
 FAMILIES = ("llama", "gemma2", "gemma3", "qwen3", "gpt2", "mistral", "opt", "phi")

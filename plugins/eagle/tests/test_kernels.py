@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from specdec.testing.triton_checks import assert_triton_checks_pass
+from specdec_testing.triton_checks import assert_triton_checks_pass
 from specdec_plugin_eagle.kernels.torch_ref import draft_rows, tree_expand
 
 

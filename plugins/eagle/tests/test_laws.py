@@ -12,19 +12,19 @@ import torch
 from host import PLANS, Call, Host, Life
 from layouts import LAYOUTS, PARALLEL, FamilyTarget, Layout
 
-from specdec.catalog import Catalog
-from specdec.draft import BatchView, Draft
-from specdec.loader import Registry
-from specdec.making import make_verifier
-from specdec.nn.drawing import DraftSampler
-from specdec.nn.features import ChainPlan, Round
-from specdec.nn.race import race_reference
-from specdec.noise import Noise, Purpose, request_key
-from specdec.protocols import Verifier
-from specdec.resolve import resolve
-from specdec.testing.fakes import FakeRequest
-from specdec.testing.laws import assert_follows
-from specdec.token_tree import TokenTree
+from specdec_core.registry.catalog import Catalog
+from specdec_core.draft import BatchView, Draft
+from specdec_core.registry.loader import Registry
+from specdec_core.host.factory import make_verifier
+from specdec_nn.drafters.draft_sampler import DraftSampler
+from specdec_nn.drafters.hidden_state import ChainPlan, Round
+from specdec_nn.ops.race.reference import race_reference
+from specdec_core.noise import Noise, Purpose, request_key
+from specdec_core.protocols import Verifier
+from specdec_core.config.resolve import resolve
+from specdec_testing.fakes import FakeRequest
+from specdec_testing.laws import assert_follows
+from specdec_core.token_tree import TokenTree
 from specdec_plugin_eagle.static_tree import StaticTreePlan
 
 TREE = ((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 1, 0))

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec.catalog import Catalog
-from specdec.config import ResolvedConfig
-from specdec.errors import ConfigError
-from specdec.loader import Registry
-from specdec.making import make_proposer
-from specdec.resolve import resolve
-from specdec.sources import DraftSource, TargetInfo
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.targets import tiny_target
+from specdec_core.registry.catalog import Catalog
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.errors import ConfigError
+from specdec_core.registry.loader import Registry
+from specdec_core.host.factory import make_proposer
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import DraftSource, TargetInfo
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.targets import tiny_target
 from specdec_plugin_eagle.layout import Layout, Reading
 from specdec_plugin_eagle.options import EagleOptions
 
@@ -241,7 +241,7 @@ def test_a_speculators_checkpoint_is_read_as_draft_and_as_target(tmp_path: Path,
     assert found.draft is not None
     # The key that is missing means another thing in each type.
     assert found.draft.hf_config["norm_before_residual"] is (kind == "eagle3")
-    from specdec.resolve import swap_target
+    from specdec_core.config.resolve import swap_target
 
     swap = swap_target(DraftSource(model), registry)
     assert swap is not None

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from layouts import PARALLEL
 
-from specdec.testing.driving import Driver, Script
-from specdec.testing.recording import RecordingProposer
+from specdec_testing.driving import Driver, Script
+from specdec_testing.recording import RecordingProposer
 
 K = 5
 

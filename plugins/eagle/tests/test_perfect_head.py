@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from perfect import perfect_head
 
-from specdec.testing.table import random_table, table_target
+from specdec_testing.table import random_table, table_target
 from specdec_engine import LLM, SamplingParams
 
 VOCAB = 24

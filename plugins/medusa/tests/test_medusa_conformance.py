@@ -9,9 +9,9 @@ import pytest
 from medusa_checkpoints import TARGET
 from medusa_layouts import LAYOUTS, Layout
 
-from specdec.testing.contract import ProposerContract
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.identity import IdentityContract
+from specdec_testing.contract import ProposerContract
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.identity import IdentityContract
 
 TREE = {"speculative_token_tree": "[(0,), (1,), (0, 0), (1, 0)]"}
 DRAWN = {"draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}

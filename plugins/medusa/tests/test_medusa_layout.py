@@ -22,8 +22,8 @@ from medusa_checkpoints import (
 from medusa_layouts import LAYOUTS
 from medusa_watch import built, evidence, settled
 
-from specdec.errors import ConfigError
-from specdec.sources import DraftSource, TargetInfo
+from specdec_core.errors import ConfigError
+from specdec_core.sources import DraftSource, TargetInfo
 from specdec_plugin_medusa.detection import default_model_of, detect
 from specdec_plugin_medusa.settings import num_heads, num_layers, patch_of
 

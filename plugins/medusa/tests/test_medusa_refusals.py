@@ -22,7 +22,7 @@ from medusa_layouts import LAYOUTS
 from medusa_watch import built, settled
 from torch import Tensor
 
-from specdec.errors import ConfigError, SpecdecError
+from specdec_core.errors import ConfigError, SpecdecError
 
 OLD, NEW = old_tensors(random_heads(2, bias=True)), new_tensors(random_heads(2, bias=True))
 CUT = new_tensors(cut(random_heads(2), 40))

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.targets import tiny_target
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.targets import tiny_target
 
 TARGET = tiny_target("llama")
 WIDTH, VOCAB = TARGET.config.hidden_size, TARGET.config.vocab_size

@@ -6,11 +6,11 @@ from typing import Any
 
 from mlp_speculator_checkpoints import INFO, TARGET
 
-from specdec.config import ResolvedConfig
-from specdec.sources import TargetInfo
-from specdec.testing import watching
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.watching import Row, Watch, assert_all_are, evidence
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.sources import TargetInfo
+from specdec_testing import watching
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.watching import Row, Watch, assert_all_are, evidence
 
 __all__ = ["Row", "Watch", "assert_all_are", "built", "evidence", "settled"]
 

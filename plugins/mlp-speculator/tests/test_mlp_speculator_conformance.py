@@ -9,9 +9,9 @@ import pytest
 from mlp_speculator_checkpoints import TARGET
 from mlp_speculator_layouts import LAYOUTS, Layout
 
-from specdec.testing.contract import ProposerContract
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.identity import IdentityContract
+from specdec_testing.contract import ProposerContract
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.identity import IdentityContract
 
 DRAWN = {"draft_sample_method": "probabilistic"}
 SHAPES: dict[str, tuple[Layout, dict[str, Any], int]] = {

@@ -12,9 +12,9 @@ from mlp_speculator_checkpoints import TARGET, config, random_weights, save, ten
 from mlp_speculator_layouts import LAYOUTS
 from mlp_speculator_watch import evidence, settled
 
-from specdec.errors import ConfigError
-from specdec.testing.laws import assert_follows
-from specdec.testing.table import random_table, table_target
+from specdec_core.errors import ConfigError
+from specdec_testing.laws import assert_follows
+from specdec_testing.table import random_table, table_target
 from specdec_engine import LLM, SamplingParams
 
 MTP = {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "num_nextn_predict_layers": 1}

@@ -11,7 +11,7 @@ from mlp_speculator_checkpoints import WIDTH, config, random_weights, save, tens
 from mlp_speculator_layouts import LAYOUTS, TRAINER
 from mlp_speculator_watch import built, evidence, settled
 
-from specdec.sources import DraftSource
+from specdec_core.sources import DraftSource
 from specdec_plugin_mlp_speculator.detection import detect
 from specdec_plugin_mlp_speculator.settings import patch_of
 

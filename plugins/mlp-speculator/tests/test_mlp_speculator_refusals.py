@@ -12,7 +12,7 @@ from mlp_speculator_checkpoints import VOCAB, WIDTH, config, random_weights, sav
 from mlp_speculator_layouts import LAYOUTS, TIED, TIED_CONFIG
 from mlp_speculator_watch import built, settled
 
-from specdec.errors import ConfigError, SpecdecError
+from specdec_core.errors import ConfigError, SpecdecError
 
 PLAIN = tensors_of(random_weights())
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from specdec.catalog import Catalog
-from specdec.config import ResolvedConfig
-from specdec.loader import Registry
-from specdec.resolve import resolve
-from specdec.sources import TargetInfo
+from specdec_core.registry.catalog import Catalog
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.registry.loader import Registry
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import TargetInfo
 
 LAYERS = 3
 SIZES: dict[str, Any] = {

@@ -16,12 +16,12 @@ import torch
 from mtp_oracle import Chain, Row
 from torch import Tensor
 
-from specdec.draft import BatchView, Draft, FinishReason, RequestView
-from specdec.sources import TargetInfo
-from specdec.testing.building import Built, build
-from specdec.testing.driving import Driver, Script
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.subject import Subject
+from specdec_core.draft import BatchView, Draft, FinishReason, RequestView
+from specdec_core.sources import TargetInfo
+from specdec_testing.building import Built, build
+from specdec_testing.driving import Driver, Script
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.subject import Subject
 
 Oracle = Callable[[Sequence[Row], Sequence[int], int, Sequence[int]], Chain]
 LIVES = (

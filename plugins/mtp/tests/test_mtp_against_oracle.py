@@ -11,8 +11,8 @@ import pytest
 from mtp_models import MODELS
 from mtp_replay import Compared, compared
 
-from specdec.nn.module_drafter import ModuleDrafter
-from specdec.testing.driving import Script
+from specdec_nn.drafters.module_chain import ModuleDrafter
+from specdec_testing.driving import Script
 
 DRAWN = {"draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}
 pytestmark = pytest.mark.filterwarnings("ignore:num_speculative_tokens 4 is above")

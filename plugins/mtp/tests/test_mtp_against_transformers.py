@@ -12,7 +12,7 @@ import transformers
 from transformers.cache_utils import MtpCache
 from transformers.modeling_layers import MtpModel
 
-from specdec.draft import BatchView, Draft
+from specdec_core.draft import BatchView, Draft
 from specdec_engine import LLM, SamplingParams
 
 PROMPTS = [list(range(3, 24)), [5, 6], [9, 8, 7] * 5]

@@ -13,11 +13,11 @@ from mtp_models import MODELS
 from mtp_oracle import Row
 from mtp_replay import Compared, oracle_of
 
-from specdec.errors import SpecdecError
-from specdec.sources import TargetInfo
-from specdec.testing.contract import ProposerContract
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.identity import IdentityContract
+from specdec_core.errors import SpecdecError
+from specdec_core.sources import TargetInfo
+from specdec_testing.contract import ProposerContract
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.identity import IdentityContract
 from specdec_engine import LLM, SamplingParams
 
 PROMPTS = [list(range(3, 24)), [5], [9, 8, 7] * 5]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mtp_rows import PROMOTED, ROWS, Row, of_class, of_type
 
-from specdec.errors import ConfigError
+from specdec_core.errors import ConfigError
 from specdec_plugin_mtp.families import FAMILIES
 from specdec_plugin_mtp.overriding import converted, family_of, patch_of
 from specdec_plugin_mtp.plugin import mtp

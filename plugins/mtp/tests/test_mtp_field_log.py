@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mtp_folders import DRAFTING, LLAMA, deepseek, folder_of, model_of, settled
 
-from specdec.errors import ConfigError, ConfigWarning
+from specdec_core.errors import ConfigError, ConfigWarning
 
 
 def test_a_checkpoint_that_does_not_fit_the_named_method_is_said_to_be_so_with_both_fixes_row_66(

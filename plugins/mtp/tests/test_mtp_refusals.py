@@ -10,12 +10,12 @@ import pytest
 from mtp_folders import DRAFTING, LLAMA, config, deepseek, folder_of, model_of, settled
 from mtp_rows import ROWS
 
-from specdec.catalog import Catalog
-from specdec.config import ResolvedConfig
-from specdec.errors import ConfigError
-from specdec.loader import Registry
-from specdec.resolve import resolve
-from specdec.sources import DraftSource, TargetInfo
+from specdec_core.registry.catalog import Catalog
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.errors import ConfigError
+from specdec_core.registry.loader import Registry
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import DraftSource, TargetInfo
 from specdec_plugin_mtp.families import FAMILIES
 from specdec_plugin_mtp.overriding import family_of
 from specdec_plugin_mtp.plugin import mtp
@@ -89,14 +89,14 @@ def test_a_method_that_was_named_is_never_turned_into_mtp(tmp_path: Path) -> Non
     target = deepseek(tmp_path / "target", 2)
 
     class Other:
-        from specdec.markers import hookimpl
+        from specdec_core.markers import hookimpl
 
         @hookimpl
         def specdec_make_proposer(self) -> None: ...
 
         @hookimpl
         def specdec_method_traits(self) -> Any:
-            from specdec.traits import MethodTraits
+            from specdec_core.traits import MethodTraits
 
             return MethodTraits(weights="own")
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from mtp_folders import DEEPSEEK, DRAFTING, deepseek, folder_of, model_of, reasons, settled
 
-from specdec.catalog import Catalog
-from specdec.errors import ConfigError, ConfigWarning, DeprecatedNameWarning
-from specdec.loader import Registry
-from specdec.resolve import resolve
-from specdec.sources import TargetInfo
+from specdec_core.registry.catalog import Catalog
+from specdec_core.errors import ConfigError, ConfigWarning, DeprecatedNameWarning
+from specdec_core.registry.loader import Registry
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import TargetInfo
 from specdec_plugin_mtp.options import MtpOptions
 
 K = "num_speculative_tokens"
@@ -61,7 +61,7 @@ def test_the_modules_are_read_at_the_targets_revision(tmp_path: Path, monkeypatc
         asked.append((model, revision))
         return Path(folder)
 
-    monkeypatch.setattr("specdec.checkpoint.locate", locate)
+    monkeypatch.setattr("specdec_core.config.checkpoint.locate", locate)
     info = TargetInfo.from_config("owner/name", {**DEEPSEEK})
     registry = Registry(Catalog.discover(), strict=True)
     resolve({"method": "mtp"}, info, registry)
@@ -192,7 +192,7 @@ def test_the_hash_changes_with_the_recurrence(tmp_path: Path) -> None:
 
 def explained(target: str, **keys: Any) -> subprocess.CompletedProcess[str]:
     config = json.dumps({"method": "mtp", **keys})
-    command = [sys.executable, "-m", "specdec", "explain", "--model", target, "--speculative-config", config]
+    command = [sys.executable, "-m", "specdec_core", "explain", "--model", target, "--speculative-config", config]
     return subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
 
 

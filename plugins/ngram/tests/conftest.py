@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.draft import BatchView, Draft
-from specdec.noise import Noise
+from specdec_core.draft import BatchView, Draft
+from specdec_core.noise import Noise
 
 
 class Request:

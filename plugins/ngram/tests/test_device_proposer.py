@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specdec.errors import SpecdecError
+from specdec_core.errors import SpecdecError
 from specdec_plugin_ngram.device_proposer import NgramGpuProposer
 from specdec_plugin_ngram.kernels import torch_ref
 from specdec_plugin_ngram.proposer import NgramProposer

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from specdec.catalog import Catalog
-from specdec.errors import ConfigError, DeprecatedNameWarning
-from specdec.loader import Registry
-from specdec.protocols import Proposer
-from specdec.resolve import resolve
-from specdec.sources import TargetInfo
-from specdec.testing.contract import ProposerContract
-from specdec.testing.fakes import FakeTarget
-from specdec.testing.targets import tiny_target
+from specdec_core.registry.catalog import Catalog
+from specdec_core.errors import ConfigError, DeprecatedNameWarning
+from specdec_core.registry.loader import Registry
+from specdec_core.protocols import Proposer
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import TargetInfo
+from specdec_testing.contract import ProposerContract
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.targets import tiny_target
 from specdec_plugin_ngram.device_proposer import NgramGpuProposer
 from specdec_plugin_ngram.proposer import NgramProposer
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from specdec.errors import SpecdecError
+from specdec_core.errors import SpecdecError
 from specdec_plugin_ngram.proposer import NgramProposer
 
 VOCAB = 1000

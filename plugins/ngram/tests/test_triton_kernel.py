@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specdec.testing.triton_checks import assert_triton_checks_pass
+from specdec_testing.triton_checks import assert_triton_checks_pass
 
 
 def test_triton_passes_its_checks():

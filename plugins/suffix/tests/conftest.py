@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from specdec.draft import BatchView
-from specdec.noise import Noise
+from specdec_core.draft import BatchView
+from specdec_core.noise import Noise
 from specdec_plugin_suffix.forest import Rules
 from specdec_plugin_suffix.kernels import reference
 

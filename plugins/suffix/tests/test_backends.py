@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from specdec.errors import SpecdecError
+from specdec_core.errors import SpecdecError
 from specdec_plugin_suffix.forest import Rules
 from specdec_plugin_suffix.kernels import layout
 from specdec_plugin_suffix.kernels.reference import Forest as Reference

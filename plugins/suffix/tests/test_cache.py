@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from specdec.errors import SpecdecError
+from specdec_core.errors import SpecdecError
 from specdec_plugin_suffix.cache import SuffixCache
 from specdec_plugin_suffix.forest import Rules
 

@@ -9,8 +9,8 @@ import os
 import numpy as np
 import pytest
 
-from specdec import cli
-from specdec.errors import SpecdecError
+from specdec_core.cli import main as cli
+from specdec_core.errors import SpecdecError
 from specdec_plugin_suffix import cache_file
 from specdec_plugin_suffix.cache import SuffixCache
 

@@ -8,14 +8,14 @@ import sys
 import numpy as np
 import pytest
 
-from specdec.catalog import Catalog
-from specdec.errors import ConfigError
-from specdec.kernels import Kernels
-from specdec.loader import Registry
-from specdec.resolve import resolve
-from specdec.sources import TargetInfo
-from specdec.testing.contract import ProposerContract
-from specdec.testing.identity import IdentityContract, assert_same_output, drafted
+from specdec_core.registry.catalog import Catalog
+from specdec_core.errors import ConfigError
+from specdec_core.registry.kernels import Kernels
+from specdec_core.registry.loader import Registry
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import TargetInfo
+from specdec_testing.contract import ProposerContract
+from specdec_testing.identity import IdentityContract, assert_same_output, drafted
 from specdec_plugin_suffix import cache_file
 from specdec_plugin_suffix.forest import DISTRIBUTION, OP
 from specdec_plugin_suffix.kernels import reference

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdec.draft import Draft
-from specdec.testing.laws import assert_follows
-from specdec.testing.stubs import Fixed, Garbage, Soft, stub_plugin
-from specdec.testing.table import random_table, table_target
+from specdec_core.draft import Draft
+from specdec_testing.laws import assert_follows
+from specdec_testing.stubs import Fixed, Garbage, Soft, stub_plugin
+from specdec_testing.table import random_table, table_target
 from specdec_engine import LLM, SamplingParams
 
 VOCAB = 6

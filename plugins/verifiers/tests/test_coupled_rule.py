@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.draft import Draft
-from specdec.noise import Noise
-from specdec.protocols import Verifier
+from specdec_core.draft import Draft
+from specdec_core.noise import Noise
+from specdec_core.protocols import Verifier
 from specdec_plugin_verifiers.coupled import Coupled
 
 VOCAB = 12

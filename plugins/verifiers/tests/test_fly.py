@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.catalog import Catalog
-from specdec.draft import Draft
-from specdec.errors import ConfigError, ContractError
-from specdec.loader import Registry
-from specdec.noise import Noise, Purpose
-from specdec.resolve import resolve
-from specdec.sources import TargetInfo
-from specdec.testing.laws import assert_follows
-from specdec.testing.stubs import Fixed, stub_plugin
-from specdec.testing.table import random_table, table_target
-from specdec.traits import MethodTraits
+from specdec_core.registry.catalog import Catalog
+from specdec_core.draft import Draft
+from specdec_core.errors import ConfigError, ContractError
+from specdec_core.registry.loader import Registry
+from specdec_core.noise import Noise, Purpose
+from specdec_core.config.resolve import resolve
+from specdec_core.sources import TargetInfo
+from specdec_testing.laws import assert_follows
+from specdec_testing.stubs import Fixed, stub_plugin
+from specdec_testing.table import random_table, table_target
+from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 from specdec_plugin_verifiers.fly import Fly, entropies
 from specdec_plugin_verifiers.standard import Standard

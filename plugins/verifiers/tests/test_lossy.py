@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.draft import Draft
-from specdec.noise import Noise
-from specdec.testing.laws import assert_follows
+from specdec_core.draft import Draft
+from specdec_core.noise import Noise
+from specdec_testing.laws import assert_follows
 from specdec_plugin_verifiers.synthetic import Synthetic
 from specdec_plugin_verifiers.typical import Typical
 

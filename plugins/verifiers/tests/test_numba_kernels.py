@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.noise import Noise, Purpose, uniform
+from specdec_core.noise import Noise, Purpose, uniform
 from specdec_plugin_verifiers.kernels import torch_ref
 
 numba_ops = pytest.importorskip("specdec_plugin_verifiers.kernels.numba")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.draft import Draft
-from specdec.errors import ContractError, SpecdecError
-from specdec.noise import Noise
-from specdec.protocols import Verifier
-from specdec.traits import MethodTraits
+from specdec_core.draft import Draft
+from specdec_core.errors import ContractError, SpecdecError
+from specdec_core.noise import Noise
+from specdec_core.protocols import Verifier
+from specdec_core.traits import MethodTraits
 from specdec_plugin_verifiers.block import Block, chain_of_tests
 from specdec_plugin_verifiers.coupled import Coupled
 from specdec_plugin_verifiers.standard import Standard, at_once, by_levels

@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy.stats import chi2_contingency
 
-from specdec.draft import Draft
-from specdec.nn.race import exponential_reference, race_reference, uniform_reference
-from specdec.noise import Noise, Purpose
-from specdec.testing.laws import assert_follows
-from specdec.testing.table import random_table
+from specdec_core.draft import Draft
+from specdec_nn.ops.race.reference import exponential_reference, race_reference, uniform_reference
+from specdec_core.noise import Noise, Purpose
+from specdec_testing.laws import assert_follows
+from specdec_testing.table import random_table
 from specdec_plugin_verifiers.kernels import torch_ref
 from specdec_plugin_verifiers.laws import Laws, Remainder
 from specdec_plugin_verifiers.standard import Standard

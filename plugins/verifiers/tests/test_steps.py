@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.draft import Draft
-from specdec.nn.race import exponential_reference, race_reference, uniform_reference
-from specdec.noise import Noise, Purpose, request_key
-from specdec.testing.laws import assert_follows
+from specdec_core.draft import Draft
+from specdec_nn.ops.race.reference import exponential_reference, race_reference, uniform_reference
+from specdec_core.noise import Noise, Purpose, request_key
+from specdec_testing.laws import assert_follows
 from specdec_plugin_verifiers import block
 from specdec_plugin_verifiers.block import Block
 from specdec_plugin_verifiers.standard import Standard

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.draft import Draft
-from specdec.noise import Noise
+from specdec_core.draft import Draft
+from specdec_core.noise import Noise
 from specdec_plugin_verifiers.block import BlockTests, remainders
 from specdec_plugin_verifiers.kernels import torch_ref
 from specdec_plugin_verifiers.laws import LawReader, Laws, Remainder

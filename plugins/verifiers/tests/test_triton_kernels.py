@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.testing.triton_checks import assert_triton_checks_pass
+from specdec_testing.triton_checks import assert_triton_checks_pass
 
 
 def test_triton_passes_its_checks():

@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 import torch
 
-from specdec.noise import Purpose
+from specdec_core.noise import Purpose
 from specdec_plugin_verifiers.block import chain_of_tests
 from specdec_plugin_verifiers.kernels import torch_ref
 from specdec_plugin_verifiers.kernels import triton as triton_ops

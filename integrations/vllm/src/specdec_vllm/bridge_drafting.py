@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from specdec.draft import BatchView, Draft, FinishReason, IntArray
-from specdec.protocols import Proposer
-from specdec.traits import MethodTraits
+from specdec_core.draft import BatchView, Draft, FinishReason, IntArray
+from specdec_core.protocols import Proposer
+from specdec_core.traits import MethodTraits
 from specdec_vllm.bridge_laws import probabilities
 from specdec_vllm.bridge_rows import Span, Step, rows_of
 from specdec_vllm.drafting import Drafting

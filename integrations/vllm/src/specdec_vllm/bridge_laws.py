@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdec.draft import BoolArray, Draft
+from specdec_core.draft import BoolArray, Draft
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from specdec.traits import MethodTraits
+from specdec_core.traits import MethodTraits
 
 PARALLEL = {
     "tensor_parallel_size": "the target's embedding and head are spread over devices, and no drafter is held whole by "

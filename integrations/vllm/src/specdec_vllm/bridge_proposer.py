@@ -6,8 +6,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from specdec.errors import ConfigError, TargetError
-from specdec.making import make_proposer
+from specdec_core.errors import ConfigError, TargetError
+from specdec_core.host.factory import make_proposer
 from specdec_vllm.bridge_drafting import Drafts, StateDrafting
 from specdec_vllm.bridge_limits import problems_of
 from specdec_vllm.bridge_rows import Step, spans

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from specdec.draft import BoolArray, IntArray, Rows
-from specdec.traits import MethodTraits
+from specdec_core.draft import BoolArray, IntArray, Rows
+from specdec_core.traits import MethodTraits
 from specdec_vllm.views import SeenRequest
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from specdec.errors import TargetError
-from specdec.sources import TargetInfo
+from specdec_core.errors import TargetError
+from specdec_core.sources import TargetInfo
 from specdec_vllm.target import TokenTarget
 
 if TYPE_CHECKING:

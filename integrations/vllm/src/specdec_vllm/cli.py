@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from specdec.config import ResolvedConfig, SpeculativeConfig
-from specdec.errors import ConfigError, RequestError
-from specdec.output import emit
-from specdec.sources import TargetInfo
+from specdec_core.config.speculative import ResolvedConfig, SpeculativeConfig
+from specdec_core.errors import ConfigError, RequestError
+from specdec_core.cli.output import emit
+from specdec_core.sources import TargetInfo
 from specdec_vllm.routes import Route, choose
 from specdec_vllm.settings import KEY, K, settle
 
@@ -85,7 +85,7 @@ def unwrapped(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _print(method: str, found: Route, keys: Mapping[str, Any]) -> None:
-    from specdec.cli_list import print_table
+    from specdec_core.cli.listing import print_table
 
     facts: list[tuple[str, Any]] = [
         ("method", method),

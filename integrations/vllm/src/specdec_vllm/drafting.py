@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from specdec.draft import BatchView, Draft, FinishReason, IntArray
-from specdec.errors import ContractError
-from specdec.noise import Noise, request_key
-from specdec.protocols import Proposer
-from specdec.traits import MethodTraits
+from specdec_core.draft import BatchView, Draft, FinishReason, IntArray
+from specdec_core.errors import ContractError
+from specdec_core.noise import Noise, request_key
+from specdec_core.protocols import Proposer
+from specdec_core.traits import MethodTraits
 from specdec_vllm.guard import Guard
 from specdec_vllm.limits import Limits
 from specdec_vllm.views import SeenRequest

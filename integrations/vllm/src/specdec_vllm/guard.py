@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from specdec.handed import OnlyErrors
+from specdec_core.host.handed import OnlyErrors
 
 # A child of vLLM's logger has its handlers and format without importing it.
 logger: Final = logging.getLogger("vllm.specdec")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from specdec.markers import hookspec
+from specdec_core.markers import hookspec
 
 if TYPE_CHECKING:
-    from specdec.config import MethodOptions, SpeculativeConfig
-    from specdec.sources import DraftSource, Problem, TargetInfo
+    from specdec_core.config.speculative import MethodOptions, SpeculativeConfig
+    from specdec_core.sources import DraftSource, Problem, TargetInfo
 
 
 @hookspec(firstresult=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from specdec.config import ResolvedConfig
+from specdec_core.config.speculative import ResolvedConfig
 from specdec_vllm.views import SeenRequest
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import vllm
 from vllm.plugins import load_general_plugins
 
-from specdec.config import SpeculativeConfig
-from specdec.errors import ConfigError
+from specdec_core.config.speculative import SpeculativeConfig
+from specdec_core.errors import ConfigError
 from specdec_vllm import plugin
 from specdec_vllm.routing import CUSTOM, PROPOSER
 from specdec_vllm.settings import KEY, K
@@ -21,7 +21,7 @@ class LLM(vllm.LLM):  # type: ignore[misc]  # vLLM need not be there for type ch
     def __init__(self, model: str, *, speculative_config: Any = None, **kwargs: Any) -> None:
         """Start the engine; raises ConfigError for a configuration that cannot be passed on.
 
-        `speculative_config` is what `specdec.config.SpeculativeConfig.parse` reads: a mapping, JSON, `@file`, or an
+        `speculative_config` is what `specdec_core.config.speculative.SpeculativeConfig.parse` reads: a mapping, JSON, `@file`, or an
         instance. With our plugin in vLLM it becomes the method `specdec`; with `SPECDEC_VLLM=0`, `custom_class`.
         """
         if speculative_config is not None:

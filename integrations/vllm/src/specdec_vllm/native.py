@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from specdec.config import ResolvedConfig
-from specdec.errors import CheckStageError
-from specdec.loader import Registry
-from specdec.sources import Problem, TargetInfo
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.errors import CheckStageError
+from specdec_core.registry.loader import Registry
+from specdec_core.sources import Problem, TargetInfo
 from specdec_vllm.settings import DRAFTER_KV_TOKENS, K, Settled
 
 HOOK: Final = "specdec_vllm_config"

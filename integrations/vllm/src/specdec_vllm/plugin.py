@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from specdec.tried import warn_if_newer
+from specdec_core.registry.tried import warn_if_newer
 from specdec_vllm.guard import logger
 from specdec_vllm.patching import Mismatch, find, is_ours
 

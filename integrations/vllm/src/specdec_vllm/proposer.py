@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from specdec.config import request_options
-from specdec.errors import ConfigError
-from specdec.making import make_proposer
+from specdec_core.config.speculative import request_options
+from specdec_core.errors import ConfigError
+from specdec_core.host.factory import make_proposer
 from specdec_vllm.drafting import Drafting
 from specdec_vllm.guard import Guard, logger
 from specdec_vllm.limits import Limits

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specdec.config import ResolvedConfig
-from specdec.errors import ConfigError
-from specdec.sources import TargetInfo
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.errors import ConfigError
+from specdec_core.sources import TargetInfo
 from specdec_vllm.native import translated
 from specdec_vllm.settings import ROUTE, Settled, needs_states
 

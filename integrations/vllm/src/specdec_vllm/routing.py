@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from specdec.errors import ConfigError
+from specdec_core.errors import ConfigError
 from specdec_vllm import bridge, bridge_limits
 from specdec_vllm.guard import logger
 from specdec_vllm.routes import CUSTOM, FROM_IDS, Route, Trial, choose

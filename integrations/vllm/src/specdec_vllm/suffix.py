@@ -58,7 +58,7 @@ def stand_in() -> str | None:
     has = patching.find(CONFIG, HAS, ())
     if patching.is_ours(has) or has():
         return None
-    from specdec.catalog import Catalog
+    from specdec_core.registry.catalog import Catalog
 
     if METHOD not in Catalog.discover().names("proposer"):
         return None

@@ -6,14 +6,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from specdec.errors import TargetError
-from specdec.sources import TargetInfo
+from specdec_core.errors import TargetError
+from specdec_core.sources import TargetInfo
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from specdec.nn.arena import KVArena
+    from specdec_nn.cache.arena import KVArena
 
 
 class TokenTarget:
@@ -33,7 +33,7 @@ class TokenTarget:
     @cached_property
     def tokenizer(self) -> Any | None:
         """The tokenizer that vLLM was told to use, as transformers reads it; None if there is none."""
-        from specdec.nn.hf.tokenizers import load_tokenizer, tokenizer_source
+        from specdec_nn.hf.tokenizers import load_tokenizer, tokenizer_source
 
         allowed = bool(getattr(self._model, "trust_remote_code", False))  # what vLLM's own tokenizer was allowed
         source = tokenizer_source(self._model.tokenizer, self._model.tokenizer_revision)
@@ -61,7 +61,7 @@ class TokenTarget:
 
     def new_arena(self, num_tokens: int) -> KVArena:
         """Return a KV arena for a drafter with a cache of its own, outside of vLLM's."""
-        from specdec.nn.arena import KVArena
+        from specdec_nn.cache.arena import KVArena
 
         return KVArena(num_tokens, self.device)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
-from specdec.catalog import Record
-from specdec.errors import SpecdecError
-from specdec.markers import hookimpl
+from specdec_core.registry.catalog import Record
+from specdec_core.errors import SpecdecError
+from specdec_core.markers import hookimpl
 
 NAME: Final = "vllm"
 RULE: Final = "standard"  # what vLLM's own rejection sampler does, under the name that configurations give it
@@ -20,5 +20,5 @@ def specdec_make_verifier() -> NoReturn:
 
 
 def record(version: str) -> Record:
-    """Return the record by which `specdec.resolve` finds this verifier in vLLM, and nobody else does."""
+    """Return the record by which `specdec_core.config.resolve` finds this verifier in vLLM, and nobody else does."""
     return Record("verifier", NAME, __name__, "specdec-vllm", version)

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from specdec.draft import IntArray
-from specdec.handed import HandedRequest, KnownIds
+from specdec_core.draft import IntArray
+from specdec_core.host.handed import HandedRequest, KnownIds
 
 TAIL: Final = 64  # ids that are compared where a row is expected to be what it was
 PATIENCE: Final = 64  # steps after which a request that is in no row counts as done

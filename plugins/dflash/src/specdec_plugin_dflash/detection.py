@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specdec.errors import ConfigError
-from specdec.sources import Detection, DraftSource, TargetSwap
+from specdec_core.errors import ConfigError
+from specdec_core.sources import Detection, DraftSource, TargetSwap
 from specdec_plugin_dflash import speculators
 from specdec_plugin_dflash.names import DFLASH, DSPARK, HIDDEN_NORM, LAYER, W1, spelled
 from specdec_plugin_dflash.reading import SECTION

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdec.draft import Rows
-from specdec.nn.arena import KVArena
-from specdec.nn.attention import AttentionStep
-from specdec.nn.block import Block, RMSNorm
-from specdec.nn.drawing import largest
-from specdec.nn.rotary import Rotary
+from specdec_core.draft import Rows
+from specdec_nn.cache.arena import KVArena
+from specdec_nn.ops.attention.reference import AttentionStep
+from specdec_nn.layers.block import Block, RMSNorm
+from specdec_nn.drafters.draft_sampler import largest
+from specdec_nn.layers.rotary import Rotary
 
 
 @dataclass(slots=True)

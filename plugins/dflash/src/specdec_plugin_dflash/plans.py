@@ -9,10 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specdec.draft import Draft
-from specdec.nn.draft_cache import DraftCache
-from specdec.nn.drawing import DraftSampler
-from specdec.nn.features import FeatureHead, Round
+from specdec_core.draft import Draft
+from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.drafters.draft_sampler import DraftSampler
+from specdec_nn.drafters.hidden_state import FeatureHead, Round
 from specdec_plugin_dflash.head import BlockHead, MarkovHead
 
 Indices = npt.NDArray[np.int64]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from specdec.rope import rope_problem
-from specdec.sources import DraftSource
+from specdec_core.config.rope import rope_problem
+from specdec_core.sources import DraftSource
 from specdec_plugin_dflash import names, reading
 from specdec_plugin_dflash.names import DFLASH, DSPARK
 from specdec_plugin_dflash.speculators import SECOND_KEYS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from specdec.errors import ConfigError
+from specdec_core.errors import ConfigError
 from specdec_plugin_dflash.names import DFLASH, DSPARK
 
 SECTION: Final = "speculators_config"

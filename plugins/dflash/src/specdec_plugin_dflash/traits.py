@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec.config import COUPLED, SpeculativeConfig
-from specdec.sources import Default, DraftSource, Note, Problem, TargetInfo
-from specdec.traits import MethodTraits
+from specdec_core.config.speculative import COUPLED, SpeculativeConfig
+from specdec_core.sources import Default, DraftSource, Note, Problem, TargetInfo
+from specdec_core.traits import MethodTraits
 from specdec_plugin_dflash import reading, speculators
 from specdec_plugin_dflash.layout import Reading
 from specdec_plugin_dflash.names import DSPARK

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec.sources import DraftSource, Problem, TargetInfo
+from specdec_core.sources import DraftSource, Problem, TargetInfo
 from specdec_plugin_dflash import reading
 from specdec_plugin_dflash.layout import Layout, Reading
 from specdec_plugin_dflash.names import DSPARK

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from specdec.draft import IntArray
+from specdec_core.draft import IntArray
 
 BROKEN: Final = "�"  # what tokenizers decode incomplete UTF-8 to
 LEAD: Final = 6  # ids decoded before a place, so that what depends on its neighbours comes out as in the whole text

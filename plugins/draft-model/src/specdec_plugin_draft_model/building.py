@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from specdec.config import ResolvedConfig
-from specdec.errors import ConfigError
-from specdec.kernels import Kernels
-from specdec.nn.draft_cache import DraftCache
-from specdec.nn.drawing import DraftSampler
-from specdec.nn.hf.families import check_config
-from specdec.nn.hf.loading import ModelSource, eos_ids, load_config, load_model
-from specdec.nn.hf.model import FlatModel
-from specdec.nn.hf.probe import probe
-from specdec.nn.hf.tokenizers import load_tokenizer
-from specdec.protocols import Proposer
-from specdec.remote_code import DRAFT_PERMISSION
-from specdec.sources import DraftSource, TargetHandle, TargetInfo
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.errors import ConfigError
+from specdec_core.registry.kernels import Kernels
+from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.drafters.draft_sampler import DraftSampler
+from specdec_nn.hf.families import check_config
+from specdec_nn.hf.loading import ModelSource, eos_ids, load_config, load_model
+from specdec_nn.hf.model import FlatModel
+from specdec_nn.hf.probe import probe
+from specdec_nn.hf.tokenizers import load_tokenizer
+from specdec_core.protocols import Proposer
+from specdec_core.config.remote_code import DRAFT_PERMISSION
+from specdec_core.sources import DraftSource, TargetHandle, TargetInfo
 from specdec_plugin_draft_model.bridge import Bridge
 from specdec_plugin_draft_model.detection import mask_token
 from specdec_plugin_draft_model.drafter import DraftModel

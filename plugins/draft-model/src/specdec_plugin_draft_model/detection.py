@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from specdec.errors import ConfigError
-from specdec.sources import Detection, DraftSource
+from specdec_core.errors import ConfigError
+from specdec_core.sources import Detection, DraftSource
 
 METHOD: Final = "draft_model"
 PARD_TOKEN, SPD_TYPE, PARD = "pard_token", "spd_type", "pard"

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specdec.draft import BatchView, Draft, FinishReason, IntArray, RequestView
-from specdec.nn.drawing import DraftSampler, Picks
-from specdec.nn.features import spread
+from specdec_core.draft import BatchView, Draft, FinishReason, IntArray, RequestView
+from specdec_nn.drafters.draft_sampler import DraftSampler, Picks
+from specdec_nn.drafters.hidden_state import spread
 from specdec_plugin_draft_model.running import Runner, Text
 from specdec_plugin_draft_model.vocabulary import Vocabulary
 

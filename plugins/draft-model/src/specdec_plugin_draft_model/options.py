@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from specdec.config import MethodOptions
+from specdec_core.config.speculative import MethodOptions
 
 
 class DraftModelOptions(MethodOptions):

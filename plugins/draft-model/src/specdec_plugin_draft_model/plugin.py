@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from specdec.markers import hookimpl
+from specdec_core.markers import hookimpl
 
 if TYPE_CHECKING:
-    from specdec.config import MethodOptions, ResolvedConfig, SpeculativeConfig
-    from specdec.loader import Registry
-    from specdec.protocols import Proposer
-    from specdec.sources import Detection, DraftSource, Problem, TargetHandle
-    from specdec.traits import MethodTraits
+    from specdec_core.config.speculative import MethodOptions, ResolvedConfig, SpeculativeConfig
+    from specdec_core.registry.loader import Registry
+    from specdec_core.protocols import Proposer
+    from specdec_core.sources import Detection, DraftSource, Problem, TargetHandle
+    from specdec_core.traits import MethodTraits
     from specdec_plugin_draft_model.options import DraftModelOptions
 
 

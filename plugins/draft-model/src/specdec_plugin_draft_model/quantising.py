@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from specdec.errors import ConfigError
+from specdec_core.errors import ConfigError
 
 # vLLM's names where transformers has one for each width of numbers.
 SPELLINGS: Final = {"bitsandbytes": "bitsandbytes_4bit"}

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specdec.nn.draft_cache import DraftCache
-from specdec.nn.hf.model import FlatModel
+from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.hf.model import FlatModel
 
 Ids = npt.NDArray[np.int64]
 CATCH_UP_ROWS = 512  # of a request in one call: what a host waits for a drafter that has a long prompt before it

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.draft import BatchView, Draft, FinishReason, RequestView
+from specdec_core.draft import BatchView, Draft, FinishReason, RequestView
 from specdec_plugin_draft_model.bridge import Bridge, Spelled
 from specdec_plugin_draft_model.running import Runner, Text
 

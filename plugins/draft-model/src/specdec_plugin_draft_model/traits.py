@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from specdec.config import COUPLED, SpeculativeConfig
-from specdec.errors import ConfigError, TargetError
-from specdec.remote_code import DRAFT_PERMISSION, code_of_model
-from specdec.rope import model_rope_problem
-from specdec.sources import DraftSource, Problem, TargetInfo, language_config
-from specdec.traits import MethodTraits
+from specdec_core.config.speculative import COUPLED, SpeculativeConfig
+from specdec_core.errors import ConfigError, TargetError
+from specdec_core.config.remote_code import DRAFT_PERMISSION, code_of_model
+from specdec_core.config.rope import model_rope_problem
+from specdec_core.sources import DraftSource, Problem, TargetInfo, language_config
+from specdec_core.traits import MethodTraits
 from specdec_plugin_draft_model.detection import PARD_TOKEN, is_pard, mask_token, other_kind
 from specdec_plugin_draft_model.options import DraftModelOptions
 from specdec_plugin_draft_model.quantising import AS_IT_IS, quantization_config

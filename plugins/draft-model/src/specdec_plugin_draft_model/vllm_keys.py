@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specdec.config import SpeculativeConfig
-from specdec.sources import DraftSource, Problem
+from specdec_core.config.speculative import SpeculativeConfig
+from specdec_core.sources import DraftSource, Problem
 from specdec_plugin_draft_model.options import DraftModelOptions
 from specdec_plugin_draft_model.traits import DRAWN, is_parallel, is_text_level
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specdec.errors import ConfigError
+from specdec_core.errors import ConfigError
 
 Ids = npt.NDArray[np.int64]
 FEW: Final = 100  # shared tokens below which drafts will hardly be accepted

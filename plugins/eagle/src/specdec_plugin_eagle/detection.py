@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specdec.errors import ConfigError
-from specdec.sources import Detection, DraftSource, TargetSwap
+from specdec_core.errors import ConfigError
+from specdec_core.sources import Detection, DraftSource, TargetSwap
 from specdec_plugin_eagle import speculators
 from specdec_plugin_eagle.layout import HIDDEN_NORM, generation_of
 from specdec_plugin_eagle.names import spelled

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specdec.draft import Draft, IntArray
-from specdec.nn.draft_cache import DraftCache
-from specdec.nn.features import FeatureHead, Round
+from specdec_core.draft import Draft, IntArray
+from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.drafters.hidden_state import FeatureHead, Round
 from specdec_plugin_eagle.static_tree import DraftRows
 
 Expand = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec.draft import Rows
-from specdec.nn.arena import KVArena
-from specdec.nn.attention import AttentionStep
-from specdec.nn.block import Block, Linear, RMSNorm
-from specdec.nn.rotary import Rotary
+from specdec_core.draft import Rows
+from specdec_nn.cache.arena import KVArena
+from specdec_nn.ops.attention.reference import AttentionStep
+from specdec_nn.layers.block import Block, Linear, RMSNorm
+from specdec_nn.layers.rotary import Rotary
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class Eagle1Head:
     def forward(
         self, tokens: Tensor, features: Tensor, positions: Tensor, arena: KVArena, step: AttentionStep, depth: int
     ) -> Tensor:
-        """Return the head's states [N, H]; see `specdec.nn.features.FeatureHead`."""
+        """Return the head's states [N, H]; see `specdec_nn.drafters.hidden_state.FeatureHead`."""
         embedding = self._vocabulary.embed(tokens)
         if self._input_norms is not None:
             embedding, features = self._input_norms[0](embedding), self._input_norms[1](features)
@@ -129,7 +129,7 @@ class Eagle3Head:
     def forward(
         self, tokens: Tensor, features: Tensor, positions: Tensor, arena: KVArena, step: AttentionStep, depth: int
     ) -> Tensor:
-        """Return the head's states [N, H_d] before the final norm; see `specdec.nn.features.FeatureHead`."""
+        """Return the head's states [N, H_d] before the final norm; see `specdec_nn.drafters.hidden_state.FeatureHead`."""
         state = self._state_norm(features)
         turn = self._rotary.at(positions)
         first, *rest = self._layers

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from specdec.config import MethodOptions
-from specdec.token_tree import Path, parse_tree
+from specdec_core.config.speculative import MethodOptions
+from specdec_core.token_tree import Path, parse_tree
 
 
 class EagleOptions(MethodOptions):

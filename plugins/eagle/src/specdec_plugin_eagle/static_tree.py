@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.draft import Draft
-from specdec.nn.draft_cache import DraftCache
-from specdec.nn.drawing import DraftSampler
-from specdec.nn.features import FeatureHead, Round
-from specdec.token_tree import TokenTree
+from specdec_core.draft import Draft
+from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.drafters.draft_sampler import DraftSampler
+from specdec_nn.drafters.hidden_state import FeatureHead, Round
+from specdec_core.token_tree import TokenTree
 
 DraftRows = Callable[[Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
 

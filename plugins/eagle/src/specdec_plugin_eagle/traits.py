@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec.config import COUPLED, SpeculativeConfig
-from specdec.sources import Default, DraftSource, Note, Problem, TargetInfo
-from specdec.token_tree import TokenTree
-from specdec.traits import MethodTraits
+from specdec_core.config.speculative import COUPLED, SpeculativeConfig
+from specdec_core.sources import Default, DraftSource, Note, Problem, TargetInfo
+from specdec_core.token_tree import TokenTree
+from specdec_core.traits import MethodTraits
 from specdec_plugin_eagle import speculators
 from specdec_plugin_eagle.layout import Reading
 from specdec_plugin_eagle.options import EagleOptions

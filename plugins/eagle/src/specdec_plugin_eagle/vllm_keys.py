@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec.sources import DraftSource, Problem, TargetInfo
+from specdec_core.sources import DraftSource, Problem, TargetInfo
 from specdec_plugin_eagle.aux_layers import INNER, KEY
 from specdec_plugin_eagle.layout import Layout, Reading
 from specdec_plugin_eagle.options import EagleOptions

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from specdec.token_tree import Path
+from specdec_core.token_tree import Path
 
 Counts = tuple[tuple[int, ...], ...]
 

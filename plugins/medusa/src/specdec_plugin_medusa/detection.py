@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from specdec.errors import ConfigError
-from specdec.sources import Default, Detection, DraftSource, TargetInfo
+from specdec_core.errors import ConfigError
+from specdec_core.sources import Default, Detection, DraftSource, TargetInfo
 from specdec_plugin_medusa.names import Names, spelled
 from specdec_plugin_medusa.settings import names_medusa, own_keys
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.draft import Draft
-from specdec.nn.drawing import DraftSampler
-from specdec.nn.features import Round
-from specdec.token_tree import TokenTree
+from specdec_core.draft import Draft
+from specdec_nn.drafters.draft_sampler import DraftSampler
+from specdec_nn.drafters.hidden_state import Round
+from specdec_core.token_tree import TokenTree
 from specdec_plugin_medusa.heads import MedusaHead
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from specdec.sources import TargetInfo
+from specdec_core.sources import TargetInfo
 
 MODEL_TYPE: Final = "medusa"
 ARCHITECTURE: Final = "MedusaModel"

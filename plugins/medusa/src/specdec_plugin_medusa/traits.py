@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specdec.config import COUPLED, SpeculativeConfig
-from specdec.sources import Default, DraftSource, Problem, TargetInfo
-from specdec.token_tree import TokenTree
-from specdec.traits import MethodTraits
+from specdec_core.config.speculative import COUPLED, SpeculativeConfig
+from specdec_core.sources import Default, DraftSource, Problem, TargetInfo
+from specdec_core.token_tree import TokenTree
+from specdec_core.traits import MethodTraits
 from specdec_plugin_medusa.layout import Layout, Reading
 from specdec_plugin_medusa.options import MedusaOptions
 from specdec_plugin_medusa.settings import num_heads

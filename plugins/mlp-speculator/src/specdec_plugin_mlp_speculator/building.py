@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec.config import ResolvedConfig
-from specdec.errors import ConfigError
-from specdec.kernels import Kernels
-from specdec.nn.block import Linear
-from specdec.nn.drawing import DraftSampler
-from specdec.nn.last_row import LastRowDrafter
-from specdec.nn.weights import read_tensors
-from specdec.sources import DraftSource, TargetHandle
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.errors import ConfigError
+from specdec_core.registry.kernels import Kernels
+from specdec_nn.layers.block import Linear
+from specdec_nn.drafters.draft_sampler import DraftSampler
+from specdec_nn.drafters.stateless_heads import LastRowDrafter
+from specdec_nn.checkpoints.weights import read_tensors
+from specdec_core.sources import DraftSource, TargetHandle
 from specdec_plugin_mlp_speculator.layout import TENSORS, Layout, Reading
 from specdec_plugin_mlp_speculator.network import Speculator, SpeculatorHead
 from specdec_plugin_mlp_speculator.options import MlpSpeculatorOptions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from specdec.errors import ConfigError
-from specdec.sources import Detection, DraftSource
+from specdec_core.errors import ConfigError
+from specdec_core.sources import Detection, DraftSource
 from specdec_plugin_mlp_speculator.layout import own_names
 from specdec_plugin_mlp_speculator.settings import ARCHITECTURE, architectures, names_speculator
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from specdec.config import MethodOptions
+from specdec_core.config.speculative import MethodOptions
 
 Width = Annotated[int, Field(ge=1, strict=True)]
 

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specdec.draft import Draft, IntArray
-from specdec.nn.drawing import DraftSampler, largest
-from specdec.nn.features import Round
+from specdec_core.draft import Draft, IntArray
+from specdec_nn.drafters.draft_sampler import DraftSampler, largest
+from specdec_nn.drafters.hidden_state import Round
 from specdec_plugin_mlp_speculator.network import Speculator
 from specdec_plugin_mlp_speculator.trees import Form
 

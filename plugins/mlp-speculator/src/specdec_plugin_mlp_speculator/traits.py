@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec.config import COUPLED, SpeculativeConfig
-from specdec.sources import Default, DraftSource, Problem, TargetInfo
-from specdec.traits import MethodTraits
+from specdec_core.config.speculative import COUPLED, SpeculativeConfig
+from specdec_core.sources import Default, DraftSource, Problem, TargetInfo
+from specdec_core.traits import MethodTraits
 from specdec_plugin_mlp_speculator.layout import Reading
 from specdec_plugin_mlp_speculator.options import MlpSpeculatorOptions
 from specdec_plugin_mlp_speculator.trees import form_of, is_tree, problems_of_form

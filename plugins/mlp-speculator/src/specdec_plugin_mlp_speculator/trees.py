@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from specdec.sources import Problem
+from specdec_core.sources import Problem
 from specdec_plugin_mlp_speculator.layout import Layout, Reading
 from specdec_plugin_mlp_speculator.options import MlpSpeculatorOptions
 from specdec_plugin_mlp_speculator.settings import TOP_K

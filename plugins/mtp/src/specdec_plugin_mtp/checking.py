@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specdec.errors import ConfigError
-from specdec.rope import rope_problem
-from specdec.sources import DraftSource, Problem, TargetInfo
+from specdec_core.errors import ConfigError
+from specdec_core.config.rope import rope_problem
+from specdec_core.sources import DraftSource, Problem, TargetInfo
 from specdec_plugin_mtp.fields import INDEX_SHARE
 from specdec_plugin_mtp.options import MtpOptions
 from specdec_plugin_mtp.reading import Reading

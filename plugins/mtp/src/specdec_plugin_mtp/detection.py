@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specdec.errors import ConfigError
-from specdec.sources import Detection, DraftSource
+from specdec_core.errors import ConfigError
+from specdec_core.sources import Detection, DraftSource
 from specdec_plugin_mtp.family import model_type
 from specdec_plugin_mtp.reading import Reading
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from specdec.errors import ConfigError
+from specdec_core.errors import ConfigError
 from specdec_plugin_mtp.family import Config, is_count, look_up, model_type, text_of
 
 INDEX_SHARE = "index_share_for_mtp_iteration"

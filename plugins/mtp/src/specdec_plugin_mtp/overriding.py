@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from specdec.errors import ConfigError
+from specdec_core.errors import ConfigError
 from specdec_plugin_mtp.families import FAMILIES, WRAPPERS
 from specdec_plugin_mtp.family import Config, Family, architectures, is_count
 

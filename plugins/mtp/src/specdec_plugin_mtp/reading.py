@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.errors import ConfigError, TargetError
-from specdec.sources import DraftSource, TargetInfo
+from specdec_core.errors import ConfigError, TargetError
+from specdec_core.sources import DraftSource, TargetInfo
 from specdec_plugin_mtp.family import Config, Family, architectures, is_count, model_type
 from specdec_plugin_mtp.overriding import family_of, unwrapped, view_of
 

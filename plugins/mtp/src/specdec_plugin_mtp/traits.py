@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec.config import COUPLED, SpeculativeConfig
-from specdec.sources import Default, DraftSource, TargetInfo
-from specdec.traits import MethodTraits
+from specdec_core.config.speculative import COUPLED, SpeculativeConfig
+from specdec_core.sources import Default, DraftSource, TargetInfo
+from specdec_core.traits import MethodTraits
 from specdec_plugin_mtp.reading import Reading
 
 

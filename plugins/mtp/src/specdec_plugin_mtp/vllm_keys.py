@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specdec.config import SpeculativeConfig
-from specdec.sources import DraftSource, Problem, TargetInfo
+from specdec_core.config.speculative import SpeculativeConfig
+from specdec_core.sources import DraftSource, Problem, TargetInfo
 from specdec_plugin_mtp.fields import INDEX_SHARE
 from specdec_plugin_mtp.options import MtpOptions
 from specdec_plugin_mtp.reading import Reading

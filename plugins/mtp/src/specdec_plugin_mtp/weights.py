@@ -13,9 +13,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from specdec.errors import ConfigError
-from specdec.nn.weights import read_tensors
-from specdec.sources import DraftSource
+from specdec_core.errors import ConfigError
+from specdec_nn.checkpoints.weights import read_tensors
+from specdec_core.sources import DraftSource
 
 SCALE: Final = "_scale_inv"
 BLOCK: Final = (128, 128)

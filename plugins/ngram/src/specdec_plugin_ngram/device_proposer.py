@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from specdec.draft import Draft
-from specdec.errors import SpecdecError
+from specdec_core.draft import Draft
+from specdec_core.errors import SpecdecError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specdec.config import ResolvedConfig
-    from specdec.draft import BatchView, FinishReason, IntArray, RequestView
-    from specdec.loader import Registry
-    from specdec.sources import TargetHandle
+    from specdec_core.config.speculative import ResolvedConfig
+    from specdec_core.draft import BatchView, FinishReason, IntArray, RequestView
+    from specdec_core.registry.loader import Registry
+    from specdec_core.sources import TargetHandle
     from specdec_plugin_ngram.options import NgramOptions
 
 NgramMatch = Callable[["Tensor", "Tensor", int, int, int, bool], "Tensor"]

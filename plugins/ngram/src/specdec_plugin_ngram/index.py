@@ -9,7 +9,7 @@ import numpy as np
 from specdec_plugin_ngram.kernels import numba as automaton
 
 if TYPE_CHECKING:
-    from specdec.draft import IntArray
+    from specdec_core.draft import IntArray
 
 SPARE = 256  # room for a short answer before the first growth
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from specdec.config import MethodOptions
+from specdec_core.config.speculative import MethodOptions
 
 BOUNDS: Final = ("prompt_lookup_min", "prompt_lookup_max")
 DEFAULT_N: Final = 5  # vLLM's, if neither bound is given

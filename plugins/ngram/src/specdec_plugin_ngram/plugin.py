@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from specdec.markers import hookimpl
-from specdec.traits import MethodTraits
+from specdec_core.markers import hookimpl
+from specdec_core.traits import MethodTraits
 
 if TYPE_CHECKING:
-    from specdec.config import MethodOptions, ResolvedConfig
-    from specdec.loader import Registry
-    from specdec.protocols import Proposer
-    from specdec.sources import Detection, DraftSource, Problem, TargetHandle, TargetInfo
+    from specdec_core.config.speculative import MethodOptions, ResolvedConfig
+    from specdec_core.registry.loader import Registry
+    from specdec_core.protocols import Proposer
+    from specdec_core.sources import Detection, DraftSource, Problem, TargetHandle, TargetInfo
     from specdec_plugin_ngram.options import NgramOptions
 
 
@@ -39,7 +39,7 @@ class NgramPlugin:
     @hookimpl
     def specdec_check(self, method: str, options: MethodOptions, target: TargetInfo) -> Sequence[Problem]:
         """Refuse a suffix that no context is long enough to repeat."""
-        from specdec.sources import Problem
+        from specdec_core.sources import Problem
 
         low = cast("NgramOptions", options).prompt_lookup_min
         if low < target.max_model_len:

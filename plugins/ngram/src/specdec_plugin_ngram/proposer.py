@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdec.draft import Draft
-from specdec.errors import SpecdecError
+from specdec_core.draft import Draft
+from specdec_core.errors import SpecdecError
 from specdec_plugin_ngram.index import Index
 
 if TYPE_CHECKING:
-    from specdec.draft import BatchView, FinishReason, IntArray, RequestView
+    from specdec_core.draft import BatchView, FinishReason, IntArray, RequestView
     from specdec_plugin_ngram.options import NgramOptions
 
 WARM_UP = (1, 2, 1, 2, 1)

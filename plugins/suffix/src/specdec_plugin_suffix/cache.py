@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from specdec.errors import SpecdecError
+from specdec_core.errors import SpecdecError
 from specdec_plugin_suffix import cache_file
 from specdec_plugin_suffix.forest import NO_LIMIT, MakeForest, Request, Rules, installed_forest
 from specdec_plugin_suffix.responses import Limits, Namespace, Responses
 
 if TYPE_CHECKING:
-    from specdec.draft import IntArray
+    from specdec_core.draft import IntArray
 
 ROOM: Final = 4_096  # ids for which room is made at the beginning where nothing limits them
 MOST_ROOM: Final = 2**22  # the same where they are limited, so that nothing has to grow later

@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from specdec.errors import SpecdecError
+from specdec_core.errors import SpecdecError
 
 if TYPE_CHECKING:
-    from specdec.draft import IntArray
+    from specdec_core.draft import IntArray
 
 MAGIC: Final = b"SPDSUFFX"
 VERSION: Final = 1

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
-from specdec.catalog import Catalog
-from specdec.errors import SpecdecError
-from specdec.kernels import Kernels
+from specdec_core.registry.catalog import Catalog
+from specdec_core.errors import SpecdecError
+from specdec_core.registry.kernels import Kernels
 
 if TYPE_CHECKING:
-    from specdec.draft import IntArray
+    from specdec_core.draft import IntArray
 
 OP: Final = "suffix_forest"
 DISTRIBUTION: Final = "specdec-plugin-suffix"

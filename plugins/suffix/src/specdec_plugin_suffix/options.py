@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from specdec.config import MethodOptions, RequestOptions
+from specdec_core.config.speculative import MethodOptions, RequestOptions
 
 DEPTH = 24
 CACHED_REQUESTS = 10_000

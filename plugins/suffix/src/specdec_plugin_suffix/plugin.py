@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from specdec.markers import hookimpl
-from specdec.traits import MethodTraits
+from specdec_core.markers import hookimpl
+from specdec_core.traits import MethodTraits
 
 if TYPE_CHECKING:
-    from specdec.config import MethodOptions, RequestOptions, ResolvedConfig
-    from specdec.loader import Registry
-    from specdec.protocols import Proposer
-    from specdec.sources import Default, Detection, DraftSource, Problem, TargetHandle, TargetInfo
+    from specdec_core.config.speculative import MethodOptions, RequestOptions, ResolvedConfig
+    from specdec_core.registry.loader import Registry
+    from specdec_core.protocols import Proposer
+    from specdec_core.sources import Default, Detection, DraftSource, Problem, TargetHandle, TargetInfo
     from specdec_plugin_suffix.options import SuffixOptions
 
 
@@ -49,7 +49,7 @@ class SuffixPlugin:
     @hookimpl
     def specdec_method_defaults(self, method: str, options: MethodOptions) -> Sequence[Default]:
         """Return k: as vLLM does, the depth of the tree."""
-        from specdec.sources import Default
+        from specdec_core.sources import Default
 
         depth = cast("SuffixOptions", options).suffix_decoding_max_tree_depth
         reason = f"no draft is longer than the tree is deep, and that is {depth}"
@@ -78,8 +78,8 @@ class SuffixPlugin:
 
 def _file_problems(options: SuffixOptions, vocab_size: int) -> list[Problem]:
     """Return what is wrong with the cache files of a configuration."""
-    from specdec.errors import SpecdecError
-    from specdec.sources import Problem
+    from specdec_core.errors import SpecdecError
+    from specdec_core.sources import Problem
 
     problems = []
     files = {"load_cache": options.load_cache, "save_cache": options.save_cache}

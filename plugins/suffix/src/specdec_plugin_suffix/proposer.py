@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdec.draft import Draft
-from specdec.errors import SpecdecError
+from specdec_core.draft import Draft
+from specdec_core.errors import SpecdecError
 from specdec_plugin_suffix.cache import Entry, SuffixCache
 from specdec_plugin_suffix.forest import MakeForest, Rules
 
 if TYPE_CHECKING:
-    from specdec.draft import BatchView, FinishReason, RequestView
+    from specdec_core.draft import BatchView, FinishReason, RequestView
     from specdec_plugin_suffix.options import SuffixOptions, SuffixRequestOptions
 
 
@@ -104,7 +104,7 @@ class SuffixProposer:
             self._cache.save(self._options.save_cache)
 
     def memory_digest(self) -> bytes:
-        """Return a digest of the cache file that was loaded; see `specdec.protocols.Remembers`."""
+        """Return a digest of the cache file that was loaded; see `specdec_core.protocols.Remembers`."""
         return self._cache.files_digest()
 
     def memory_bytes(self) -> int:

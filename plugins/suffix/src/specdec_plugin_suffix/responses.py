@@ -16,7 +16,7 @@ import numpy as np
 from specdec_plugin_suffix.forest import NO_LIMIT, Forest, Request
 
 if TYPE_CHECKING:
-    from specdec.draft import IntArray
+    from specdec_core.draft import IntArray
 
 AT_ONCE: Final = 64  # ids that leave at a time when bytes are short
 

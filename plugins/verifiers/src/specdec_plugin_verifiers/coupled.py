@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from specdec.draft import BoolArray, Draft, IntArray, Verdict
+from specdec_core.draft import BoolArray, Draft, IntArray, Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specdec.noise import Noise
+    from specdec_core.noise import Noise
 
 
 class Coupled:
@@ -25,7 +25,7 @@ class Coupled:
     def verify(
         self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
     ) -> Verdict:
-        """Return the accepted path of each row; see `specdec.protocols.Verifier`. Needs the host's draws."""
+        """Return the accepted path of each row; see `specdec_core.protocols.Verifier`. Needs the host's draws."""
         if target_draws is None:
             message = "the verifier 'coupled' compares with the host's draws, but the host gave none"
             raise ValueError(message)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.draft import Verdict
-from specdec.errors import SpecdecError
-from specdec.noise import Purpose
+from specdec_core.draft import Verdict
+from specdec_core.errors import SpecdecError
+from specdec_core.noise import Purpose
 from specdec_plugin_verifiers.laws import Remainder
 from specdec_plugin_verifiers.tree import Places, verdict
 from specdec_plugin_verifiers.trial import Floats, Trial

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec.draft import Draft
-from specdec.errors import ContractError
+from specdec_core.draft import Draft
+from specdec_core.errors import ContractError
 
 
 @dataclass(slots=True)

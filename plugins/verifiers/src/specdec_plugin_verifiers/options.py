@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from specdec.config import MethodOptions
+from specdec_core.config.speculative import MethodOptions
 
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 

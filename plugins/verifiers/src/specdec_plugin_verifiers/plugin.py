@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from specdec import hookimpl
+from specdec_core import hookimpl
 
 if TYPE_CHECKING:
-    from specdec.config import MethodOptions, ResolvedConfig, SpeculativeConfig
-    from specdec.loader import Registry
-    from specdec.protocols import Verifier
-    from specdec.sources import Problem
-    from specdec.traits import MethodTraits
+    from specdec_core.config.speculative import MethodOptions, ResolvedConfig, SpeculativeConfig
+    from specdec_core.registry.loader import Registry
+    from specdec_core.protocols import Verifier
+    from specdec_core.sources import Problem
+    from specdec_core.traits import MethodTraits
     from specdec_plugin_verifiers.options import FlyOptions, SyntheticOptions, TypicalOptions
 
 LOSSY = ("fly", "synthetic", "typical")
@@ -50,7 +50,7 @@ class VerifiersPlugin:
         self, method: str, config: SpeculativeConfig, options: MethodOptions, traits: MethodTraits
     ) -> Sequence[Problem]:
         """Refuse trees, shared noise, and numbers that do not fit k, where the verifier has no use for them."""
-        from specdec.sources import Problem
+        from specdec_core.sources import Problem
 
         problems = []
         if traits.shape == "tree" and method in CHAINS_ONLY:

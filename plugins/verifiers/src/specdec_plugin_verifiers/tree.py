@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from specdec.draft import Draft, IntArray, Verdict
+from specdec_core.draft import Draft, IntArray, Verdict
 
 Places = npt.NDArray[np.int64]
 

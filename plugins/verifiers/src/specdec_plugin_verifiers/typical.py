@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.draft import BoolArray, Draft, Verdict
-from specdec.kernels import Kernels
-from specdec.noise import Noise
+from specdec_core.draft import BoolArray, Draft, Verdict
+from specdec_core.registry.kernels import Kernels
+from specdec_core.noise import Noise
 from specdec_plugin_verifiers.coupled import greedy_verdict
 from specdec_plugin_verifiers.ending import last_ids
 from specdec_plugin_verifiers.tree import Forest, Places, verdict
@@ -39,7 +39,7 @@ class Typical:
     def verify(
         self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
     ) -> Verdict:
-        """Return the accepted path of each row; see `specdec.protocols.Verifier`."""
+        """Return the accepted path of each row; see `specdec_core.protocols.Verifier`."""
         if greedy.all():
             return greedy_verdict(draft, logits, noise, target_draws, greedy)
         trial = self._judge.trial(draft, logits, noise, target_draws, greedy)

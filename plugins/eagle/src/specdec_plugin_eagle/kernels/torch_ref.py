@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec.nn.drawing import largest
+from specdec_nn.drafters.draft_sampler import largest
 
 
 def tree_expand(logits: Tensor, scores: Tensor, top_k: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdec.nn.triton_cache import check_cache
+from specdec_nn.ops.triton_cache import check_cache
 
 check_cache()
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec.kernels import Kernels
-from specdec.nn.arena import KVArena
-from specdec.nn.attention import AttentionStep
-from specdec.nn.hf.binding import Binding
+from specdec_core.registry.kernels import Kernels
+from specdec_nn.cache.arena import KVArena
+from specdec_nn.ops.attention.reference import AttentionStep
+from specdec_nn.hf.binding import Binding
 
 
 def deepseek_v3(library: ModuleType, config: Any, module: int) -> nn.Module:

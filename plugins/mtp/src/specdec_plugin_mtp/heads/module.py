@@ -8,17 +8,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec.draft import Rows
-from specdec.nn.arena import KVArena
-from specdec.nn.attention import AttentionStep
-from specdec.nn.block import Linear, RMSNorm
-from specdec.sources import TargetHandle
+from specdec_core.draft import Rows
+from specdec_nn.cache.arena import KVArena
+from specdec_nn.ops.attention.reference import AttentionStep
+from specdec_nn.layers.block import Linear, RMSNorm
+from specdec_core.sources import TargetHandle
 from specdec_plugin_mtp.heads.blocks import FlatBlock
 from specdec_plugin_mtp.heads.wiring import Wiring
 
 
 class MtpModule:
-    """A head after `specdec.nn.features.FeatureHead`; embedding and LM head are the target's."""
+    """A head after `specdec_nn.drafters.hidden_state.FeatureHead`; embedding and LM head are the target's."""
 
     d2t: Tensor | None = None
 

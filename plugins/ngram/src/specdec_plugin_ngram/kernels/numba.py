@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import int32, int64, types, void
 
-from specdec.nn.jit import Jit
+from specdec_nn.ops.cpu.jit import Jit
 
 njit = Jit("specdec_plugin_ngram.kernels").njit
 

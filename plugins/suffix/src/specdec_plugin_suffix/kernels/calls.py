@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from numba import boolean, int32, int64, types, void
 
-from specdec.draft import IntArray
+from specdec_core.draft import IntArray
 from specdec_plugin_suffix.kernels.drafts import speculate
 from specdec_plugin_suffix.kernels.layout import (
     BLOCK,

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from specdec.nn.jit import Jit
+from specdec_nn.ops.cpu.jit import Jit
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from specdec.errors import SpecdecError
+from specdec_core.errors import SpecdecError
 from specdec_plugin_suffix.kernels import layout as at
 from specdec_plugin_suffix.kernels.calls import (
     SHORT_OF_OUT,
@@ -32,7 +32,7 @@ from specdec_plugin_suffix.kernels.calls import (
 )
 
 if TYPE_CHECKING:
-    from specdec.draft import IntArray
+    from specdec_core.draft import IntArray
     from specdec_plugin_suffix.forest import Rules
 
 SPARE: Final = 256  # room for a short answer before a request's own arrays grow

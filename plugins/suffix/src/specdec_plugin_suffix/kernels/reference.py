@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdec.errors import SpecdecError
+from specdec_core.errors import SpecdecError
 
 if TYPE_CHECKING:
-    from specdec.draft import IntArray
+    from specdec_core.draft import IntArray
     from specdec_plugin_suffix.forest import Rules
 
 Drafted = list[tuple[int, int, np.float32]]  # id, index of its parent (-1: the newest id), probability

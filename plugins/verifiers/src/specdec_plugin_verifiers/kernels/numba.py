@@ -10,16 +10,16 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from specdec.nn import noise_numba
-from specdec.nn.jit import Jit
-from specdec.nn.noise_numba import HALF, MASK
-from specdec.nn.race_numba import STRETCH, TASK, race_stretch
-from specdec.nn.turns import one_at_a_time
-from specdec.noise import Noise
+from specdec_nn.ops.noise import numba as noise_numba
+from specdec_nn.ops.cpu.jit import Jit
+from specdec_nn.ops.noise.numba import HALF, MASK
+from specdec_nn.ops.race.numba import STRETCH, TASK, race_stretch
+from specdec_nn.turns import one_at_a_time
+from specdec_core.noise import Noise
 from specdec_plugin_verifiers.kernels import torch_ref
 from specdec_plugin_verifiers.laws import Laws, Remainder
 
-njit = Jit("specdec_plugin_verifiers.kernels", "specdec.nn", "specdec.noise").njit  # the core's are inlined here
+njit = Jit("specdec_plugin_verifiers.kernels", "specdec_nn", "specdec_core.noise").njit  # the core's are inlined here
 
 LANES: Final = 64  # partial sums of a row, added up at its end; independent of the machine
 

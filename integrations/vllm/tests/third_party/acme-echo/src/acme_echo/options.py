@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from specdec.config import MethodOptions, RequestOptions
+from specdec_core.config.speculative import MethodOptions, RequestOptions
 
 
 class EchoOptions(MethodOptions):

@@ -1,7 +1,7 @@
 """The hooks of `acme_echo`."""
 
-from specdec import hookimpl
-from specdec.traits import MethodTraits
+from specdec_core import hookimpl
+from specdec_core.traits import MethodTraits
 
 
 class EchoPlugin:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from specdec.draft import Draft
+from specdec_core.draft import Draft
 
 
 class EchoProposer:

@@ -1,0 +1,1 @@
+"""The speculative configuration: how it is parsed, resolved and explained, and the tables of keys."""

@@ -1,0 +1,167 @@
+"""Reads what a checkpoint says of itself: JSON, headers of safetensors, names in torch files; never its weights."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from specdec_core.config import gguf_file
+from specdec_core.errors import ConfigError
+
+INDEXES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+TORCH_SUFFIXES: Final = (".bin", ".pt", ".pth")
+NOT_WEIGHTS: Final = frozenset(
+    {"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "mask_embedding.pt"}
+)
+ADAPTER: Final = "adapter_config.json"
+POINTER: Final = b"version https://git-lfs"
+MAX_HEADER: Final = 100_000_000
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?\Z")
+
+
+def locate(model: str, patterns: Sequence[str] | None = None, revision: str | None = None) -> Path:
+    """Return the local path that a name stands for, fetching a hub id that is no local path (only files of `patterns`).
+
+    `revision` is the branch, tag or commit of a hub id, None for its main branch; a local path has none. Raises
+    ConfigError for what is neither a file, nor a folder, nor to be had from the hub.
+    """
+    path = Path(model).expanduser()
+    if path.exists():
+        return path
+    if not _HUB_ID.match(model):
+        message = f"there is no folder or file {model!r}"
+        raise ConfigError(message)
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        message = f"there is no folder {model!r}; to fetch it from the hub: pip install huggingface_hub"
+        raise ConfigError(message) from error
+    at: dict[str, Any] = {} if revision is None else {"revision": revision}
+    try:
+        return Path(snapshot_download(model, allow_patterns=None if patterns is None else list(patterns), **at))
+    except Exception as error:  # the hub's client raises a dozen classes for offline, gated, missing, malformed
+        cause = str(error).partition("\n")[0]
+        what = repr(model) if revision is None else f"{model!r} at revision {revision!r}"
+        message = f"{what} is neither a folder here nor to be had from the hub ({type(error).__name__}: {cause})"
+        raise ConfigError(message) from error
+
+
+def check_is_no_pointer(file: Path) -> None:
+    """Raise ConfigError if git-lfs has left its pointer in the place of a file's content."""
+    try:
+        with file.open("rb") as stream:
+            is_pointer = stream.read(len(POINTER)) == POINTER
+    except OSError:  # whoever reads the content reports it
+        return
+    if is_pointer:
+        message = (
+            f"{file} is a git-lfs pointer and not the content itself; fetch it with 'git lfs pull' in its repository, "
+            "or download the files from the Hub anew"
+        )
+        raise ConfigError(message)
+
+
+def adapter_problem(folder: Path) -> str | None:
+    """Return why a folder is no model but an adapter (LoRA and the like) for one, None if it is not."""
+    file = folder / ADAPTER
+    if not file.is_file() or (folder / "config.json").is_file():
+        return None
+    said = read_json_object(file)
+    base, kind = said.get("base_model_name_or_path"), said.get("peft_type") or "PEFT"
+    return (
+        f"is a {kind} adapter for {base!r} ({ADAPTER}) and not a model; merge it into that model (merge_and_unload of "
+        "the package peft, then save_pretrained) and give the folder of the result"
+    )
+
+
+def read_json_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; raises ConfigError naming file, line and column of what does not parse."""
+    check_is_no_pointer(file)
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        message = f"{file} is not valid JSON: {error.msg} at line {error.lineno} column {error.colno}"
+        raise ConfigError(message) from error
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"{file} cannot be read: {error}"
+        raise ConfigError(message) from error
+    if not isinstance(data, dict):
+        message = f"{file} holds {type(data).__name__}, not a JSON object"
+        raise ConfigError(message)
+    return data
+
+
+def weight_files(path: Path) -> list[Path]:
+    """Return the files with tensors: the path itself, or a folder's safetensors, or else its torch files."""
+    if path.is_file():
+        return [path] if path.suffix in (".safetensors", gguf_file.SUFFIX, *TORCH_SUFFIXES) else []
+    found = sorted(path.glob("*.safetensors"))
+    if found:
+        return found
+    candidates = (file for file in sorted(path.iterdir()) if file.suffix in TORCH_SUFFIXES)
+    return [file for file in candidates if file.is_file() and file.name not in NOT_WEIGHTS]
+
+
+def tensor_names(path: Path, files: Iterable[Path]) -> frozenset[str]:
+    """Return the names of all tensors: from a folder's index if it has one, else from the files."""
+    for index in INDEXES:
+        file = path / index
+        if path.is_dir() and file.is_file():
+            names = read_json_object(file).get("weight_map")
+            if isinstance(names, dict):
+                return frozenset(names)
+            message = f"{file} has no weight_map"
+            raise ConfigError(message)
+    return frozenset(tensor_shapes(files))
+
+
+def tensor_shapes(files: Iterable[Path]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor in the files, by name."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        check_is_no_pointer(file)
+        if file.suffix == gguf_file.SUFFIX:
+            shapes.update(gguf_file.read_shapes(file))
+        else:
+            shapes.update(_safetensors_shapes(file) if file.suffix == ".safetensors" else _torch_shapes(file))
+    return shapes
+
+
+def _safetensors_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            if length > min(MAX_HEADER, file.stat().st_size):
+                message = f"its header would be {length} bytes long"
+                raise ValueError(message)
+            text = stream.read(length)
+            if len(text) < length:
+                message = f"{len(text)} of {length} bytes of its header are there"
+                raise ValueError(message)
+            header = json.loads(text)
+        return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        message = f"{file} is not a whole safetensors file ({error})"
+        raise ConfigError(message) from error
+
+
+def _torch_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        import torch
+    except ImportError as error:
+        message = f"{file}: names in this file can only be read with torch; install specdec-core[torch]"
+        raise ConfigError(message) from error
+    try:
+        state = torch.load(file, weights_only=True, map_location="meta")
+    except Exception as error:  # unpickling raises whatever it likes
+        cause = str(error).partition("\n")[0]
+        message = f"{file} is no file of plain tensors ({type(error).__name__}: {cause})"
+        raise ConfigError(message) from error
+    if not isinstance(state, dict):
+        message = f"{file} holds {type(state).__name__}, not named tensors"
+        raise ConfigError(message)
+    return {str(name): tuple(value.shape) for name, value in state.items() if isinstance(value, torch.Tensor)}

@@ -1,0 +1,51 @@
+"""What a .gguf file says of the model in it: figures under the names of a config.json, and its tensors' shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from specdec_core.errors import ConfigError
+
+SUFFIX: Final = ".gguf"
+# Keys of the file, behind the architecture's name, and those of config.json.
+FIGURES: Final = {
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "vocab_size": "vocab_size",
+    "attention.head_count": "num_attention_heads",
+}
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Return the model's figures; raises ConfigError without the package gguf, and for files that are no such file."""
+    fields = _reader(file).fields
+    if "general.architecture" not in fields:
+        message = f"{file} names no architecture (general.architecture); is it a language model?"
+        raise ConfigError(message)
+    kind = str(fields["general.architecture"].contents())
+    found = {name: fields[f"{kind}.{key}"].contents() for key, name in FIGURES.items() if f"{kind}.{key}" in fields}
+    if "vocab_size" not in found and "tokenizer.ggml.tokens" in fields:
+        found["vocab_size"] = len(fields["tokenizer.ggml.tokens"].data)
+    config = {name: int(value) for name, value in found.items() if not isinstance(value, list)}
+    return {"model_type": kind, "architectures": [f"{kind.capitalize()}ForCausalLM"], **config}
+
+
+def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor, rows first, by its name in the file."""
+    return {str(t.name): tuple(int(size) for size in reversed(t.shape)) for t in _reader(file).tensors}
+
+
+def _reader(file: Path) -> Any:
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        message = f"reading {str(file)!r} needs the package gguf: pip install 'specdec-core[gguf]'"
+        raise ConfigError(message) from error
+    try:
+        return GGUFReader(file)
+    except Exception as error:  # the reader raises whatever it meets
+        cause = str(error).partition("\n")[0]
+        message = f"{file} is not a whole .gguf file ({type(error).__name__}: {cause})"
+        raise ConfigError(message) from error

@@ -1,0 +1,320 @@
+"""Settles a speculative configuration: method, checkpoint, keys, traits, k and verifier, each with its reason."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any, Final
+
+from specdec_core.registry.catalog import Catalog, Record
+from specdec_core.config.speculative import COUPLED, STANDARD, ResolvedConfig, SpeculativeConfig, config_error
+from specdec_core.config.derived_values import (
+    K,
+    check_k,
+    note_limits,
+    settle_max_model_len,
+    settle_noise,
+    settle_revision,
+    settle_slots,
+    settle_tensor_parallel,
+)
+from specdec_core.config.detect import detect, swap_target
+from specdec_core.errors import CheckStageError, ConfigError, TraitsStageError
+from specdec_core.config.foreign_keys import foreign_problems
+from specdec_core.registry.homes import nearest_name
+from specdec_core.registry.loader import LoadedPlugin, Registry
+from specdec_core.config.deprecated_keys import renew
+from specdec_core.config.options import MethodOptions, keys_of, options_model, request_options, validate
+from specdec_core.config.unclaimed_keys import settle_other_keys
+from specdec_core.config.resolution import Settling, find_controller, find_observers, method_of
+from specdec_core.sources import Default, DraftSource, Note, Problem, TargetInfo
+from specdec_core.traits import MethodTraits
+
+__all__ = ["request_options", "resolve", "swap_target"]
+
+_AUTHORS: Final = "Tell the authors of the plugin."
+_VERIFIER: Final = "rejection_sample_method"
+
+
+def resolve(
+    config: Any,
+    target: TargetInfo,
+    registry: Registry,
+    host_keys: Iterable[str] = (),
+    *,
+    host_has_methods: bool = False,
+) -> ResolvedConfig:
+    """Settle a configuration, in any form that `SpeculativeConfig.parse` reads, for a target.
+
+    A method that is named is loaded alone; without one, `model` may be the name of a method, and otherwise every
+    proposer is asked what the checkpoint is. A path is never evidence. `host_keys` are keys, none of them common, that
+    the host acts on itself; their values are in `ResolvedConfig.host_keys` as they were given. With `host_has_methods`,
+    what stands against the plugin's own drafter alone is no error but in `ResolvedConfig.drafter_problems`, for a host
+    that may run the method by itself and must look there before it makes a proposer. Raises ConfigError
+    listing everything that is wrong at once (UnknownNameError and ConflictError are of that class), or the PluginError
+    of a plugin that failed, its cause chained. Nothing stays loaded in the registry but what was selected.
+    """
+    read, problems = SpeculativeConfig.read(config)
+    settling = Settling(read, target, registry, problems, host_keys)
+    settling.host_has_methods = host_has_methods
+    renew(settling)
+    plugin, draft = _method(settling)
+    draft = draft or _default_draft(settling, plugin)
+    settle_revision(settling, draft)
+    draft = _override(settling, plugin, draft)
+    model = options_model(registry, plugin, "specdec_method_options")
+    options = _options(settling, model, plugin.name)
+    traits = MethodTraits()
+    if options is not None:
+        _fill_defaults(settling, plugin, options, draft)
+        traits = _traits(settling, plugin, options, draft)
+        arguments = {"config": settling.config, "options": options, "draft": draft}
+        _note_problems(settling, plugin, "specdec_check", target=target, **arguments)
+        check_k(settling, plugin.name, traits)
+        _check_traits(settling, plugin, traits, draft)
+    max_model_len = settle_max_model_len(settling, traits)
+    tensor_parallel_size = settle_tensor_parallel(settling, traits)
+    lookahead, extra_slots = settle_slots(settling, traits)
+    note_limits(settling)
+    verifier = _verifier(settling, plugin, traits if options is not None else None)
+    verifier_model = options_model(registry, verifier, "specdec_verifier_options") if verifier else MethodOptions
+    verifier_options = _options(settling, verifier_model, verifier.name if verifier else "")
+    if options is not None and verifier is not None and verifier_options is not None:
+        arguments = {"config": settling.config, "options": verifier_options}
+        _note_problems(settling, verifier, "specdec_verifier_check", traits=traits, **arguments)
+    controller = find_controller(settling)
+    controller_model = options_model(registry, controller, "specdec_method_options") if controller else MethodOptions
+    controller_options = _options(settling, controller_model, controller.name if controller else "")
+    observers = find_observers(settling)
+    acted_on = settle_other_keys(settling, plugin, verifier, (model, verifier_model, controller_model))
+    settling.finish()
+    if options is None or verifier is None or verifier_options is None:
+        raise AssertionError(settling.problems)  # finish() has raised
+    lossy = _flag(settling, verifier, "specdec_verifier_is_lossy")
+    if lossy:
+        settling.decide("lossy", True, f"the verifier {verifier.name} changes the target's law")
+    emits_host_draws = _flag(settling, verifier, "specdec_verifier_emits_host_draws")
+    settle_noise(settling, verifier.name, traits, emits_host_draws=emits_host_draws)
+    return ResolvedConfig(
+        method=plugin.name,
+        record=plugin.record,
+        plugin=plugin,
+        config=settling.config,
+        options=options,
+        traits=traits,
+        draft=draft,
+        num_speculative_tokens=settling.config.num_speculative_tokens or 0,
+        max_model_len=max_model_len,
+        draft_tensor_parallel_size=tensor_parallel_size,
+        num_lookahead_slots=lookahead,
+        extra_slots=extra_slots,
+        verifier=verifier.name,
+        verifier_record=verifier.record,
+        verifier_plugin=verifier,
+        verifier_options=verifier_options,
+        verifier_lossy=lossy,
+        emits_host_draws=emits_host_draws,
+        controller=controller.name if controller else None,
+        controller_plugin=controller,
+        controller_options=controller_options if controller else None,
+        observers=observers,
+        host_keys=acted_on,
+        drafter_problems=tuple(settling.drafter_problems),
+        decisions=tuple(settling.decisions),
+    )
+
+
+def _method(settling: Settling) -> tuple[LoadedPlugin, DraftSource | None]:
+    """Choose and load the method; return it with its checkpoint as given."""
+    config, registry = settling.config, settling.registry
+    catalog, name, model = registry.catalog, config.method, config.model
+    if settling.is_wrong("method") or (name is None and settling.is_wrong("model")):
+        settling.finish()
+    named = method_of(catalog, model)
+    if name is None and model is None:
+        if strange := foreign_problems(config.other_keys):
+            raise config_error(strange)
+        meant = [(key, near) for key in config.other_keys if (near := nearest_name(key, ("method", "model")))]
+        typo = f" but {meant[0][0]!r} (did you mean {meant[0][1]!r}?)" if meant else ""
+        message = f'name a "method"; installed: {", ".join(catalog.names("proposer")) or "none"}'
+        raise ConfigError(f"speculative_config cannot be used: it has neither method nor model{typo}; {message}")
+    draft = DraftSource(model, revision=config.revision) if model is not None and named is None else None
+    if name is not None:
+        record, reason = catalog.find("proposer", name), "named by the configuration"
+        if record.name != name:
+            reason += f", as {name!r}"
+    elif named is not None:
+        record, reason = catalog.find("proposer", named), f"model {model!r} is the name of a method"
+    elif draft is not None:
+        record, evidence = detect(draft, registry)
+        reason = f"detected from the checkpoint, {evidence}"
+    else:
+        raise AssertionError(config)
+    settling.decide("method", record.name, f"{reason}; {record.distribution} {record.version}")
+    if named is not None and not _is_own_name(catalog, named, record):
+        settling.problem("model", f"{model!r} names another method than {record.name!r}", "leave model out")
+    return registry.load(record), draft
+
+
+def _is_own_name(catalog: Catalog, named: str, record: Record) -> bool:
+    return named == record.name or catalog.find("proposer", named).name == record.name
+
+
+def _default_draft(settling: Settling, plugin: LoadedPlugin) -> DraftSource | None:
+    """Return the checkpoint that the method has where none is named, None if it has none."""
+    hook = "specdec_default_model"
+    target = settling.target
+    said = None if settling.is_wrong("model") else settling.call(plugin, hook, target=target)
+    if said is None:
+        return None
+    if not isinstance(said, Default) or said.key != "model" or not isinstance(said.value, str):
+        raise CheckStageError(plugin.record, f"{hook} gave {said!r}, which is no Default of model", _AUTHORS)
+    revision = target.revision if said.value == target.model else None
+    draft = DraftSource(said.value, revision=settling.config.revision or revision)
+    try:
+        _ = draft.hf_config
+    except ConfigError as error:
+        message = f"{plugin.name} cannot read {said.value!r} ({said.reason}): {error}; name its checkpoint as model"
+        raise ConfigError(message) from error
+    settling.decide("model", said.value, said.reason)
+    return draft
+
+
+def _override(settling: Settling, plugin: LoadedPlugin, draft: DraftSource | None) -> DraftSource | None:
+    """Apply the method's patch to a copy of the checkpoint's config.json."""
+    hook = "specdec_override_hf_config"
+    if draft is None or hook not in plugin.hooks:
+        return draft
+    copied = copy.deepcopy(dict(draft.hf_config))  # a plugin that writes into it changes nothing
+    patch = settling.call(plugin, hook, hf_config=copied, target=settling.target)
+    if patch is None:
+        return draft
+    if not hasattr(patch, "keys"):
+        raise CheckStageError(plugin.record, f"{hook} returned {type(patch).__name__}, not a mapping", _AUTHORS)
+    if patch:
+        settling.decide("hf_config", dict(patch), f"config.json is read this way by {plugin.name}")
+    return draft.patched(patch)
+
+
+def _options(settling: Settling, model: type[MethodOptions], owner: str) -> MethodOptions | None:
+    """Validate the keys that the model reads; None, and problems noted, if they do not fit."""
+    keys = keys_of(model)
+    given = {key: value for key, value in settling.config.other_keys.items() if key in keys}
+    common = {
+        key: getattr(settling.config, key) for key in model.model_fields if key in type(settling.config).model_fields
+    }
+    given.update({key: value for key, value in common.items() if value is not None})
+    options, problems = validate(model, given)
+    settling.problems.extend(problems)
+    if options is not None:
+        for key in options.model_fields_set:
+            if key in given:
+                settling.decide(key, getattr(options, key), f"given; an option of {owner}")
+    return options
+
+
+def _fill_defaults(settling: Settling, plugin: LoadedPlugin, options: MethodOptions, draft: DraftSource | None) -> None:
+    """Fill in common keys that the user left out and the method has values for."""
+    hook = "specdec_method_defaults"
+    config = settling.config
+    said = settling.call(plugin, hook, config=config, options=options, draft=draft, target=settling.target) or ()
+    if config.num_speculative_tokens is not None:
+        settling.decide(K, config.num_speculative_tokens, "given")
+    for default in said:
+        known = isinstance(default, Default) and default.key in type(config).model_fields
+        if not known or default.key in ("method", "model", "revision", "other_keys"):
+            problem = f"{hook} gave {default!r}, which is no Default of a common key"
+            raise CheckStageError(plugin.record, problem, _AUTHORS)
+        if getattr(settling.config, default.key) or settling.is_wrong(default.key):
+            continue
+        filled, problems = SpeculativeConfig.read({**settling.config.as_json(), default.key: default.value})
+        if problems:
+            raise CheckStageError(plugin.record, f"{hook} gave {default!r}: {problems[0]}", _AUTHORS)
+        settling.config = filled
+        settling.decide(default.key, default.value, default.reason)
+    if settling.config.num_speculative_tokens is None and not settling.is_wrong(K):
+        message = f"is required: {plugin.name} has no default for it here"
+        settling.problem(K, message, "give the most tokens to draft in a step")
+
+
+def _traits(
+    settling: Settling, plugin: LoadedPlugin, options: MethodOptions, draft: DraftSource | None
+) -> MethodTraits:
+    hook = "specdec_method_traits"
+    config, target = settling.config, settling.target
+    traits = settling.call(plugin, hook, "traits", config=config, options=options, draft=draft, target=target)
+    if traits is None:
+        return MethodTraits()
+    if not isinstance(traits, MethodTraits):
+        raise TraitsStageError(plugin.record, f"{hook} returned {type(traits).__name__}, not MethodTraits", _AUTHORS)
+    return traits
+
+
+def _note_problems(settling: Settling, plugin: LoadedPlugin, hook: str, **arguments: Any) -> None:
+    """Ask a plugin what is wrong, and how it read what can be read in several ways."""
+    said = settling.call(plugin, hook, **arguments) or ()
+    problems = [part for part in said if not isinstance(part, Note)]
+    for note in said:
+        if isinstance(note, Note):
+            settling.decide(note.key, note.value, note.reason)
+    if not all(isinstance(problem, Problem) for problem in problems):
+        raise CheckStageError(plugin.record, f"{hook} returned {problems!r}, not Problem objects", _AUTHORS)
+    apart = [p for p in problems if p.drafter_only and settling.host_has_methods]
+    settling.drafter_problems.extend(apart)
+    settling.problems.extend(p for p in problems if p not in apart)
+
+
+def _check_traits(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits, draft: DraftSource | None) -> None:
+    """Check the common keys against the traits."""
+    config = settling.config
+    law = {"greedy": "deterministic", "probabilistic": "soft"}.get(config.draft_sample_method or "")
+    if law is not None and law != traits.law:
+        message = f"{config.draft_sample_method!r} asks for {law} drafts, and those of {plugin.name} are {traits.law}"
+        settling.problem("draft_sample_method", message, "leave it out")
+    elif law is not None:
+        settling.decide("draft_sample_method", config.draft_sample_method, "given")
+    if traits.weights == "own" and draft is None:
+        settling.problem("model", f"{plugin.name} needs a draft checkpoint", "give its folder or hub id")
+    elif traits.weights == "none" and draft is not None:
+        settling.problem("model", f"{plugin.name} has no draft checkpoint, got {draft.model!r}", "leave model out")
+    elif draft is not None:
+        try:
+            _ = draft.hf_config
+            if draft.model == config.model:
+                settling.decide("model", draft.model, "given; the draft checkpoint")
+        except ConfigError as error:
+            settling.problem("model", str(error))
+    elif traits.weights == "target":
+        settling.decide("model", settling.target.model, "the drafter is inside the target's checkpoint")
+
+
+def _verifier(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits | None) -> LoadedPlugin | None:
+    """Choose and load the verifier; None, and the problem noted, if it cannot be had."""
+    name = settling.config.rejection_sample_method
+    if settling.is_wrong(_VERIFIER) or (name is None and traits is None):
+        return None
+    reason = "given"
+    fits_coupled = traits is None or traits.law == "deterministic" or traits.shares_noise
+    if name is None and fits_coupled:
+        name, reason = COUPLED, "the default where drafts can equal the target's own draws"
+    elif name is None:
+        name, reason = STANDARD, "the default for drafts that are drawn independently of the target's noise"
+    record = settling.find("verifier", name, _VERIFIER)
+    if record is None:
+        return None
+    if record.name == COUPLED and not fits_coupled:
+        message = f"{name!r} accepts a draft only if it equals the target's own draw, and {plugin.name} draws its own"
+        step = f"use {STANDARD!r}, or draft_sample_method 'greedy'"
+        settling.problem(_VERIFIER, message, step)
+    if record.name != name.rpartition(":")[2]:
+        reason += f", as {name!r}"
+    settling.decide(_VERIFIER, record.name, f"{reason}; {record.distribution} {record.version}")
+    return settling.registry.load(record)
+
+
+def _flag(settling: Settling, verifier: LoadedPlugin, hook: str) -> bool:
+    """Return what a verifier's plugin says of it by a hook; False where there is no hook."""
+    found = settling.call(verifier, hook, "traits")
+    if found is not None and not isinstance(found, bool):
+        raise TraitsStageError(verifier.record, f"{hook} returned {found!r}, not a bool", _AUTHORS)
+    return bool(found)

@@ -1,0 +1,249 @@
+"""The speculative configuration: as a user writes it, with vLLM's keys, and as `specdec_core.config.resolve` settles it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from specdec_core.config.batch_ranges import BatchRange, read_ranges
+from specdec_core.config.parse import load_mapping, spell_keys
+from specdec_core.errors import ConfigError
+from specdec_core.config.fingerprint import fingerprint
+from specdec_core.config.options import MethodOptions, RequestOptions, request_options, validate
+from specdec_core.sources import DraftSource, Problem
+from specdec_core.traits import MethodTraits
+
+if TYPE_CHECKING:
+    from specdec_core.registry.catalog import Record
+    from specdec_core.registry.loader import LoadedPlugin
+
+__all__ = [
+    "COUPLED",
+    "STANDARD",
+    "Decision",
+    "MethodOptions",
+    "RequestOptions",
+    "ResolvedConfig",
+    "SpeculativeConfig",
+    "config_error",
+    "request_options",
+]
+
+COUPLED: Final = "coupled"  # the default verifier where drafts can equal the target's own draws
+STANDARD: Final = "standard"  # the default verifier of drafts drawn independently
+OTHER: Final = "other_keys"
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class SpeculativeConfig(BaseModel):
+    """What a user asks for: the common keys, and everything else untouched in `other_keys`.
+
+    Keys are those of vLLM's `--speculative-config`; dashes in them count as underscores. What each common key means is
+    said in `specdec_core.config.key_table`. Other keys belong to the method, the verifier or the controller, or are old names; they
+    stay as they were given until `specdec_core.config.resolve` settles them. None and null count as left out.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: Name | None = None
+    model: Name | None = None
+    revision: Name | None = None
+    num_speculative_tokens: Count | None = None
+    max_model_len: Count | None = None
+    draft_tensor_parallel_size: Count | None = None
+    rejection_sample_method: Name | None = None
+    draft_sample_method: Literal["greedy", "probabilistic"] | None = None
+    num_speculative_tokens_per_batch_size: tuple[BatchRange, ...] | None = None
+    disable_by_batch_size: Annotated[int, Field(strict=True, ge=2)] | None = None
+    max_step_tokens: Count | None = None
+    controller: Name | None = None
+    observers: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    other_keys: Mapping[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _collect(cls, values: Any) -> Any:
+        """Put keys that are not common into `other_keys`."""
+        if not isinstance(values, Mapping):
+            return values
+        spelled = spell_keys(values)
+        common = {key: value for key, value in spelled.items() if key in COMMON_KEYS and value is not None}
+        other = {key: value for key, value in spelled.items() if key not in COMMON_KEYS and key != OTHER}
+        return {**common, OTHER: {**(spelled.get(OTHER) or {}), **other}}
+
+    @field_validator("num_speculative_tokens_per_batch_size", mode="before")
+    @classmethod
+    def _check_ranges(cls, value: Any) -> Any:
+        """Check and sort the ranges: whole numbers, no overlap, the smallest start 1."""
+        return None if value is None else read_ranges(value)
+
+    @classmethod
+    def parse(cls, value: Any) -> SpeculativeConfig:
+        """Read a mapping, a JSON string, `@file.json`, `@file.yaml` or an instance.
+
+        Raises ConfigError for what cannot be read or does not fit; it lists every common key that is wrong.
+        """
+        config, problems = cls.read(value)
+        if problems:
+            raise config_error(problems)
+        return config
+
+    @classmethod
+    def read(cls, value: Any) -> tuple[SpeculativeConfig, list[Problem]]:
+        """Read like `parse`, but return the problems beside what is right; raises ConfigError for unreadable text."""
+        if isinstance(value, cls):
+            return value, []
+        keys = spell_keys(load_mapping(value))
+        config, problems = validate(cls, keys)
+        if config is not None:
+            return config, []
+        wrong = {problem.key.partition(".")[0] for problem in problems}
+        rest, more = validate(cls, {key: value for key, value in keys.items() if key not in wrong})
+        return (rest or cls()), problems + more
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the user wrote, common keys first, as plain data."""
+        common = self.model_dump(mode="json", exclude={OTHER}, exclude_defaults=True)
+        return {**common, **self.other_keys}
+
+
+COMMON_KEYS: Final = tuple(key for key in SpeculativeConfig.model_fields if key != OTHER)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One thing that was settled, and why: what `specdec explain` prints."""
+
+    key: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedConfig:
+    """A speculative configuration of which every part is settled.
+
+    method                  name of the method
+    record, plugin          where it comes from; what was loaded
+    config                  the configuration, old names replaced and defaults of the method filled in
+    options                 the method's own keys
+    traits                  what the method needs and gives
+    draft                   its checkpoint, None if it has none of its own
+    num_speculative_tokens  k
+    max_model_len           drafts stand below this position; at most the target's own limit
+    draft_tensor_parallel_size  over how many devices the drafter is spread: 1, or as many as the target
+    num_lookahead_slots     positions beyond the newest id that a host with one cache for both keeps free for the
+                            drafter of a request (vLLM's num_lookahead_tokens)
+    extra_slots             input rows that drafting adds for each request to those that the target committed
+    verifier...             name, record, plugin, own keys; `verifier_lossy`: it changes the target's law;
+                            `emits_host_draws`: what it emits is the host's own draws, whatever the drafts
+    controller...           name, plugin, own keys; None without a controller
+    observers               extensions that are told what happens
+    host_keys               keys that the host told `resolve` it acts on, as they were given
+    drafter_problems        why the plugin's own drafter cannot be made, where the host told `resolve` that it may have
+                            the method by itself
+    decisions               what was settled, in order, with reasons
+    """
+
+    method: str
+    record: Record
+    plugin: LoadedPlugin
+    config: SpeculativeConfig
+    options: MethodOptions
+    traits: MethodTraits
+    draft: DraftSource | None
+    num_speculative_tokens: int
+    max_model_len: int
+    draft_tensor_parallel_size: int
+    num_lookahead_slots: int
+    extra_slots: int
+    verifier: str
+    verifier_record: Record
+    verifier_plugin: LoadedPlugin
+    verifier_options: MethodOptions
+    verifier_lossy: bool
+    emits_host_draws: bool = False
+    controller: str | None = None
+    controller_plugin: LoadedPlugin | None = None
+    controller_options: MethodOptions | None = None
+    observers: tuple[LoadedPlugin, ...] = ()
+    host_keys: Mapping[str, Any] = field(default_factory=dict)
+    drafter_problems: tuple[Problem, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+
+    @cached_property
+    def lossless(self) -> bool:
+        """Whether the output law is the target's."""
+        return not self.verifier_lossy
+
+    def compute_hash(self) -> str:
+        """Return a text that changes with everything that shapes the forwards of target and drafter.
+
+        It is the same in every process, whatever the order of keys, so it can name a cache of compiled graphs. What
+        enters: the method, its distribution and version; k, `max_model_len`, `draft_tensor_parallel_size`,
+        `num_lookahead_slots`, `extra_slots`; the method's options; all traits; `draft_sample_method`; `kernels`; the
+        keys that the host acts on; the draft's config.json as the method reads it. What does not: weights and where
+        they lie, verifier, controller, observers, and limits that only make drafts shorter, as these run between
+        forwards.
+        """
+        return fingerprint(
+            {
+                "method": [self.method, self.record.distribution, self.record.version],
+                "sizes": [self.num_speculative_tokens, self.max_model_len, self.draft_tensor_parallel_size],
+                "slots": [self.num_lookahead_slots, self.extra_slots],
+                "options": self.options.model_dump(),
+                "traits": asdict(self.traits),
+                "draft_sample_method": self.config.draft_sample_method,
+                "kernels": sorted(self.config.kernels),
+                "host_keys": self.host_keys,
+                "draft": None if self.draft is None else self.draft.hf_config,
+            }
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain data for people, logs and observers."""
+        controller = None
+        if self.controller_plugin is not None and self.controller_options is not None:
+            controller = _part_json(self.controller_plugin.record, self.controller_options)
+        return {
+            "method": self.method,
+            "distribution": self.record.distribution,
+            "version": self.record.version,
+            "num_speculative_tokens": self.num_speculative_tokens,
+            "max_model_len": self.max_model_len,
+            "draft": None if self.draft is None else self.draft.model,
+            "revision": None if self.draft is None else self.draft.revision,
+            "draft_tensor_parallel_size": self.draft_tensor_parallel_size,
+            "num_lookahead_slots": self.num_lookahead_slots,
+            "extra_slots": self.extra_slots,
+            "options": self.options.model_dump(mode="json"),
+            "traits": asdict(self.traits),
+            "verifier": {**_part_json(self.verifier_record, self.verifier_options), "lossy": self.verifier_lossy},
+            "controller": controller,
+            "observers": [plugin.name for plugin in self.observers],
+            "host_keys": dict(self.host_keys),
+            "config": self.config.as_json(),
+            "hash": self.compute_hash(),
+            "decisions": [asdict(decision) for decision in self.decisions],
+        }
+
+
+def config_error(problems: Sequence[Problem]) -> ConfigError:
+    """Return one error that lists all problems."""
+    return ConfigError(f"speculative_config cannot be used: {'; '.join(map(str, problems))}", problems)
+
+
+def _part_json(record: Record, options: MethodOptions) -> dict[str, Any]:
+    return {
+        "name": record.name,
+        "distribution": record.distribution,
+        "version": record.version,
+        "options": options.model_dump(mode="json"),
+    }

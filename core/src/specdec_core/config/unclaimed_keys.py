@@ -1,0 +1,111 @@
+"""Settles keys that are neither common nor options of what was selected: no effect, foreign, refused or unknown."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from specdec_core.registry.asking import ask
+from specdec_core.registry.catalog import LOCAL_DISTRIBUTION
+from specdec_core.config.speculative import COMMON_KEYS
+from specdec_core.errors import ConfigWarning, PluginWarning
+from specdec_core.config.foreign_keys import FOREIGN
+from specdec_core.registry.groups import Kind
+from specdec_core.config.key_table import KEYS
+from specdec_core.config.keys import Key, NoEffect, Option, Refused, is_one_of
+from specdec_core.registry.loader import LoadedPlugin, Registry
+from specdec_core.config.options import keys_of, nearest
+from specdec_core.config.resolution import Settling
+
+WORDS: Final[dict[Kind, str]] = {"proposer": "method", "verifier": "verifier"}
+ANYWAY: Final = "it asks for what happens anyway"
+
+
+def settle_other_keys(
+    settling: Settling,
+    method: LoadedPlugin,
+    verifier: LoadedPlugin | None,
+    models: Iterable[type[BaseModel]],
+) -> dict[str, Any]:
+    """Settle every key that no model in `models` reads; return the keys that the host acts on, with their values."""
+    own = {key for model in models for key in keys_of(model)}
+    host_keys: dict[str, Any] = {}
+    foreign: dict[str, Any] = {}
+    for key, value in settling.config.other_keys.items():
+        if key in settling.host_keys and value is not None:
+            host_keys[key] = value
+            settling.decide(key, value, "given; the host acts on it")
+        elif key not in own and key in FOREIGN:
+            _unknown(settling, key, own, method, verifier)
+        elif key not in own and not _settled_by_table(settling, key, value, KEYS.get(key)):
+            foreign[key] = value
+    owners = _owners(settling.registry) if foreign else {}
+    for key in foreign:
+        kind, owner = owners.get(key) or _usual_owner(KEYS.get(key))
+        if owner:
+            selected = f"the verifier {verifier.name}" if kind == "verifier" and verifier else method.name
+            settling.warn(f"{key} is an option of {owner}, not of {selected}: it is ignored", ConfigWarning)
+            settling.decide(key, None, f"ignored: an option of {owner}")
+        else:
+            _unknown(settling, key, own, method, verifier)
+    return host_keys
+
+
+def _settled_by_table(settling: Settling, key: str, value: Any, known: Key | None) -> bool:
+    """Settle a key that needs no look at other plugins; False if it may be another plugin's, or is not known."""
+    if known is None:
+        return False
+    if value is None:
+        settling.decide(key, None, "null: as if it were left out")
+    elif isinstance(known, NoEffect):
+        _settle_without_effect(settling, key, value, known)
+    elif isinstance(known, Option | Refused) and is_one_of(value, known.harmless):
+        settling.decide(key, value, ANYWAY)
+    elif isinstance(known, Refused):
+        settling.problem(key, known.reason, known.step)
+    else:
+        return False
+    return True
+
+
+def _settle_without_effect(settling: Settling, key: str, value: Any, known: NoEffect) -> None:
+    if not known.values.fit(value):
+        settling.problem(key, f"expected {known.values.words.replace('`', '')}, got {value!r}")
+        return
+    given = settling.config.as_json()
+    against = [f"{other} {no!r}" for other, no in known.excludes.items() if is_one_of(given.get(other), (no,))]
+    if value and against:
+        settling.problem(key, f"{value!r} cannot stand beside {' and '.join(against)}", f"leave {key} out")
+    else:
+        settling.decide(key, value, f"no effect: {known.reason}")
+
+
+def _usual_owner(known: Key | None) -> tuple[str, str]:
+    """Return kind and words for the plugins that have a key, "" if it is not known to be anybody's."""
+    return (known.kind, known.of) if isinstance(known, Option) else ("", "")
+
+
+def _unknown(settling: Settling, key: str, own: set[str], method: LoadedPlugin, verifier: LoadedPlugin | None) -> None:
+    if key in FOREIGN:
+        settling.problem(key, *FOREIGN[key].said())
+        return
+    close = nearest(key, (*COMMON_KEYS, *own))
+    with_verifier = f" with the verifier {verifier.name}" if verifier else ""
+    listed = f"{method.name}{with_verifier} takes {', '.join(sorted(own)) or 'no keys of its own'}"
+    settling.problem(key, "unknown key", f"did you mean {close}? {listed}" if close else listed)
+
+
+def _owners(registry: Registry) -> dict[str, tuple[str, str]]:
+    """Return (kind, owner) of each key of all other installed methods and verifiers; failures become warnings."""
+    records = [record for kind in WORDS for record in registry.catalog.of_kind(kind)]
+    owners: dict[str, tuple[str, str]] = {}
+    for answer in ask("options", records, registry):
+        record = answer.record
+        if answer.problem and (answer.loaded or record.distribution != LOCAL_DISTRIBUTION):
+            warnings.warn(answer.problem, PluginWarning, stacklevel=6)
+        for key in answer.said or ():
+            owners.setdefault(key, (record.kind, f"the {WORDS[record.kind]} {record.name}"))
+    return owners

@@ -1,0 +1,342 @@
+"""The objects that travel through a decoding step: views of requests, drafts, verdicts and step statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from specdec_core.draft_rules import are_distributions, check_confidence, check_drawn, check_siblings
+from specdec_core.errors import ContractError
+from specdec_core.host.handed import read_only
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specdec_core.noise import Noise
+    from specdec_core.traits import MethodTraits
+
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+FinishReason = Literal["done", "aborted", "preempted", "failed"]
+_FLAT_FIELDS = ("parents", "q_row", "confidence")
+
+
+def _shape_of(value: Any) -> str:
+    """Describe an array for an error message."""
+    return f"{getattr(value, 'dtype', type(value).__name__)} of shape {tuple(np.shape(value))}"
+
+
+class RequestView(Protocol):
+    """One request as a proposer may see it; read-only, one object for the whole life of the request."""
+
+    @property
+    def id(self) -> str:
+        """Name of the request, unique in a session (samples of one prompt have different ids)."""
+
+    @property
+    def seq_index(self) -> int:
+        """Index of this sample among the n samples of its prompt."""
+
+    @property
+    def prompt_len(self) -> int:
+        """Number of prompt ids."""
+
+    @property
+    def tokens(self) -> IntArray:
+        """All known ids, [prompt + output] int32, read-only: the prompt not yet run and the newest id included."""
+
+    @property
+    def sampling_params(self) -> Any:
+        """The request's sampling parameters, as the host's own object."""
+
+    @property
+    def extra(self) -> Any:
+        """Validated request options of the method (`specdec_request_options`), or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Target rows newly committed since the last call, in the shifted layout of EAGLE and MTP.
+
+    Row r belongs to batch row `request[r]`, has been run at `positions[r]`, and carries `tokens[r]` = the known id
+    at position + 1 together with the hidden state at the position. Rejected drafts never appear. The arrays are copies
+    that cannot be written into; the tensors are the proposer's own, which it may overwrite: no host reads them again.
+
+    request    [m] int32, ascending
+    positions  [m] int32, ascending within a request
+    tokens     [m] int32
+    hidden     [m, H] final hidden states, or None (`MethodTraits.hidden`)
+    aux        [m, layers, H] residual-stream states, or None (`MethodTraits.aux_layers`)
+    gap        [n] bool, one per batch row: its first position is above the last one delivered + 1
+    """
+
+    request: IntArray
+    positions: IntArray
+    tokens: IntArray
+    hidden: Tensor | None
+    aux: Tensor | None
+    gap: BoolArray
+
+    def __post_init__(self) -> None:
+        """Copy the arrays."""
+        for name in ("request", "positions", "tokens", "gap"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchView:
+    """The requests of one step, as `Proposer.propose` gets them; n batch rows.
+
+    All arrays, those of `noise` and `rows` too, are copies that cannot be written into: writing raises ValueError. A
+    host checks drafts against its own figures.
+
+    requests      n views; `request(i)` is row i's
+    run_len       [n] int32: positions the target has run and kept
+    newest_known  [n] bool: the newest id is sampled and not yet run (False inside a prompt)
+    max_draft     [n] int32: the most drafts that row may get; 0 = absorb the row and return an empty draft
+    noise         counter-based noise of the rows; its position is that of the row's first draft
+    rows          newly committed target rows, None where the traits ask for none
+    """
+
+    requests: Sequence[RequestView]
+    run_len: IntArray
+    newest_known: BoolArray
+    max_draft: IntArray
+    noise: Noise
+    rows: Rows | None = None
+
+    def __post_init__(self) -> None:
+        """Copy what the host goes on to use."""
+        object.__setattr__(self, "requests", tuple(self.requests))
+        for name in ("run_len", "newest_known", "max_draft"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
+        noise = self.noise
+        own = type(noise)(read_only(noise.keys), read_only(noise.positions), read_only(noise.seq_index))
+        object.__setattr__(self, "noise", own)
+
+    def __len__(self) -> int:
+        """Return the number of batch rows."""
+        return len(self.requests)
+
+    def request(self, i: int) -> RequestView:
+        """Return the request of batch row i."""
+        return self.requests[i]
+
+
+@dataclass(slots=True)
+class Draft:
+    """Drafts of n batch rows.
+
+    Siblings in a tree stand in the order in which they were made, and no child depends on one after it. A sampled child
+    was drawn from the law of its parent, either without the siblings before it or independently of them (then a
+    repeated id counts once); a point mass may depend on the siblings before it.
+
+    lengths     n host ints, or None for a device drafter's fixed-width form
+    tokens      flat [sum(lengths)] int32 ids; or, with lengths None, [n, width] with -1 where there is no draft
+    parents     flat [sum(lengths)] int32, the index of each node's parent within its own row, -1 = the newest id;
+                None = chains. A parent stands before its children.
+    q           [m, V or len(d2t)] float32, the laws that soft drafts were really drawn from, or None
+    q_row       flat int32 like tokens: row of q for each draft, -1 = a point mass; in trees the row of the parent's law
+    d2t         [V_d] int64 offsets: draft id i means target id i + d2t[i] in q's columns; None = target ids
+    confidence  flat float32 like tokens, the method's own estimate of acceptance in 0..1, or None
+    """
+
+    lengths: Sequence[int] | None
+    tokens: Any
+    parents: IntArray | None = None
+    q: Tensor | None = None
+    q_row: IntArray | None = None
+    d2t: Tensor | None = None
+    confidence: npt.NDArray[np.float32] | None = None
+
+    @classmethod
+    def empty(cls, n: int) -> Draft:
+        """Return n empty rows."""
+        return cls(lengths=[0] * n, tokens=np.empty(0, np.int32))
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int] | IntArray]) -> Draft:
+        """Return chains from one sequence of ids a row; sequences may be empty and differ in length."""
+        arrays = [np.asarray(row, np.int32) for row in rows]
+        flat = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
+        return cls(lengths=[len(row) for row in arrays], tokens=flat)
+
+    def to_host(self) -> Draft:
+        """Return the form with host lengths; a device drafter's rows end at their first negative id.
+
+        This is the one read of a device drafter's result. Raises ContractError for tokens of another shape.
+        """
+        if self.lengths is not None:
+            return self
+        tokens = self.tokens.detach().cpu().numpy() if hasattr(self.tokens, "detach") else np.asarray(self.tokens)
+        if tokens.ndim != 2:
+            message = f"a draft without lengths must have tokens [rows, width], got shape {tokens.shape}"
+            raise ContractError(message)
+        valid = np.logical_and.accumulate(tokens >= 0, axis=1)
+        flat = tokens[valid].astype(np.int32)
+        return Draft([int(n) for n in valid.sum(axis=1)], flat, q=self.q, q_row=self.q_row, d2t=self.d2t)
+
+    def select(self, rows: Sequence[int]) -> Draft:
+        """Return the draft of some rows only, in the order given; laws in `q` are shared, not copied."""
+        lengths = list(self.lengths or ())
+        if list(rows) == list(range(len(lengths))):
+            return self
+        ends = np.cumsum([0, *lengths])
+        index = [np.arange(ends[i], ends[i + 1]) for i in rows]
+        flat = np.concatenate(index) if index else np.empty(0, np.int64)
+        part = {name: None if (a := getattr(self, name)) is None else a[flat] for name in _FLAT_FIELDS}
+        return Draft([lengths[i] for i in rows], self.tokens[flat], q=self.q, d2t=self.d2t, **part)
+
+    def keep(self, mask: BoolArray) -> Draft:
+        """Return a host-form draft without the nodes at which `mask`, [sum(lengths)] bool, is False.
+
+        No node may stay without its parent: of a chain a beginning stays, of a tree whole paths from the newest id.
+        Parents are numbered anew; laws in `q` are shared, not copied. Raises ContractError for another mask.
+        """
+        lengths = np.asarray(self.lengths, np.int64)
+        if np.shape(mask) != (int(lengths.sum()),):
+            message = f"a mask of {lengths.sum()} drafts has one entry for each, got {_shape_of(mask)}"
+            raise ContractError(message)
+        if bool(np.all(mask)):
+            return self
+        row = np.repeat(np.arange(len(lengths)), lengths)
+        start = (np.cumsum(lengths) - lengths)[row]
+        parents = np.arange(len(row)) - start - 1 if self.parents is None else self.parents
+        orphans = mask & (parents >= 0) & ~mask[start + parents]
+        if np.any(orphans):
+            message = f"draft {int(np.argmax(orphans))} was to stay without its parent"
+            raise ContractError(message)
+        before: IntArray = np.cumsum(mask, dtype=np.int32) - mask  # how many nodes before this one stay
+        part = {name: None if (a := getattr(self, name)) is None else a[mask] for name in _FLAT_FIELDS}
+        if self.parents is not None:
+            part["parents"] = np.where(parents < 0, -1, before[start + parents] - before[start])[mask]
+        left = np.bincount(row[mask], minlength=len(lengths)).tolist()
+        return Draft(left, self.tokens[mask], q=self.q, d2t=self.d2t, **part)
+
+    def check(self, max_draft: Sequence[int] | IntArray, vocab_size: int, traits: MethodTraits) -> None:
+        """Raise ContractError unless a host-form draft keeps the contract and its method's traits.
+
+        `max_draft` are the most tokens of each row. Each soft draft has a positive probability in the row of q that it
+        names. Siblings differ, but for those drawn from q: a drawn one that repeats another is taken for an independent
+        draw and counts once. Distributions on another device than the CPU are not looked into, since reading them
+        would make the loop wait.
+        """
+        lengths = self.lengths
+        if lengths is None or len(lengths) != len(max_draft):
+            message = f"the draft has {'no' if lengths is None else len(lengths)} rows for a batch of {len(max_draft)}"
+            raise ContractError(message)
+        for row, (length, most) in enumerate(zip(lengths, max_draft, strict=True)):
+            if not 0 <= length <= most:
+                message = f"row {row} has {length} drafts where 0..{most} were allowed"
+                raise ContractError(message)
+        total = sum(lengths)
+        tokens = self.tokens
+        if not isinstance(tokens, np.ndarray) or tokens.shape != (total,) or tokens.dtype.kind != "i":
+            message = f"tokens must be a flat integer array of {total} ids, got {_shape_of(tokens)}"
+            raise ContractError(message)
+        if total and (int(tokens.min()) < 0 or int(tokens.max()) >= vocab_size):
+            message = f"drafted ids {int(tokens.min())}..{int(tokens.max())} leave the vocabulary 0..{vocab_size - 1}"
+            raise ContractError(message)
+        for name in _FLAT_FIELDS:
+            value = getattr(self, name)
+            if value is not None and np.shape(value) != (total,):
+                message = f"{name} must be flat like tokens ({total}), got {_shape_of(value)}"
+                raise ContractError(message)
+        if self.confidence is not None:
+            check_confidence(np.asarray(self.confidence))
+        if self.parents is not None and traits.shape == "chain":
+            message = "a method whose traits say 'chain' set parents"
+            raise ContractError(message)
+        if self.q is not None and traits.law == "deterministic":
+            message = "a method whose traits say 'deterministic' reported laws q; its drafts are point masses"
+            raise ContractError(message)
+        self._check_laws(vocab_size)
+        self._check_parents()
+
+    def _check_laws(self, vocab_size: int) -> None:
+        if (self.q is None) != (self.q_row is None):
+            message = "q and q_row come together: one of them is missing"
+            raise ContractError(message)
+        if self.q is None or self.q_row is None:
+            return
+        width = vocab_size if self.d2t is None else len(self.d2t)
+        if self.q.ndim != 2 or self.q.shape[1] != width:
+            message = f"q must be [m, {width}], got shape {tuple(self.q.shape)}"
+            raise ContractError(message)
+        if len(self.q_row) and not (-1 <= int(self.q_row.min()) and int(self.q_row.max()) < self.q.shape[0]):
+            message = f"q_row points outside the {self.q.shape[0]} rows of q"
+            raise ContractError(message)
+        if self.q.device.type != "cpu":
+            return
+        if not are_distributions(self.q):
+            message = "a row of q is no law: entries must be at least 0, and each row must add up to 1"
+            raise ContractError(message)
+        check_drawn(self.tokens, self.q, self.q_row, self.d2t, vocab_size)
+
+    def _check_parents(self) -> None:
+        if self.parents is None or self.lengths is None:
+            return
+        own = np.concatenate([np.arange(n) for n in self.lengths]) if self.lengths else np.empty(0, np.int64)
+        if np.any(self.parents < -1) or np.any(self.parents >= own):
+            message = "a tree node must come after its parent, which is an earlier node of its row or -1"
+            raise ContractError(message)
+        lengths = np.asarray(self.lengths, np.int64)
+        family = np.repeat(np.cumsum(lengths) - lengths + np.arange(len(lengths)), lengths) + 1 + self.parents
+        check_siblings(self.tokens, family, self.q_row)
+        if self.q_row is None:
+            return
+        soft = self.q_row >= 0
+        law = np.full(len(own) + len(lengths), -1, np.int64)
+        law[family[soft]] = self.q_row[soft]
+        if np.any(law[family[soft]] != self.q_row[soft]):
+            message = "sampled siblings of a tree must name the same row of q, the law of their parent"
+            raise ContractError(message)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a verifier decided for n batch rows.
+
+    accepted      [n] int32: number of accepted drafts
+    path          flat [sum(accepted)] int32: accepted nodes, as indices within their own row of the draft
+    emitted       flat [sum(accepted + 1)] int32: the ids each row emits, accepted drafts first
+    logits_row    flat like emitted: the row of `logits` that each id came from
+    """
+
+    accepted: IntArray
+    path: IntArray
+    emitted: IntArray
+    logits_row: IntArray
+
+
+@dataclass(slots=True)
+class StepStats:
+    """Figures of one step, as observers and controllers get them; one entry a batch row that could have speculated.
+
+    request_ids  ids of the rows
+    proposed     [n] drafts that came from the proposer
+    drafted      [n] drafts that were verified (proposed less what the host cut)
+    accepted     [n] drafts accepted by the verifier, before stop rules
+    emitted      [n] ids the row gained, after stop rules
+    failed       the proposer's error of this step, None if it behaved
+    rows         rows of the target's forward, prompt chunks and padding included
+    seconds      wall time by part: "propose", "forward", "sample", "verify", "commit"
+    depths       [n] verified drafts that stand one behind the other on the longest path; None: all of them, in chains
+    asked        [n] whether the proposer was to draft for the row; None: for all. Not where speculation was off, nor
+                 where no draft had room
+    """
+
+    request_ids: list[str]
+    proposed: list[int]
+    drafted: list[int]
+    accepted: list[int]
+    emitted: list[int]
+    failed: str | None = None
+    rows: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    depths: list[int] | None = None
+    asked: list[bool] | None = None

@@ -1,0 +1,83 @@
+"""The three objects that hooks build and the decoding loop calls: proposer, verifier, controller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specdec_core.draft import BatchView, BoolArray, Draft, FinishReason, RequestView, StepStats, Verdict
+    from specdec_core.noise import Noise
+
+
+@runtime_checkable
+class Proposer(Protocol):
+    """Makes drafts. All calls come from one thread, in the order start, propose..., finish, and close at the end.
+
+    An exception, or a draft out of contract, costs the step its drafts and nothing else: the host decodes plainly,
+    calls `finish(request, "failed")` for the rows of that batch, and may `start` them again later.
+    """
+
+    def start(self, request: RequestView) -> None:
+        """Take in a request: new, or back after preemption or failure. `request.tokens` are all ids known so far."""
+
+    def propose(self, batch: BatchView) -> Draft:
+        """Return one draft row per batch row, at most `batch.max_draft[i]` tokens (tree nodes count) in row i."""
+
+    def finish(self, request: RequestView, reason: FinishReason) -> None:
+        """Release what belongs to the request; `request.tokens` are final for "done"."""
+
+    def close(self) -> None:
+        """Release everything; no call comes after it."""
+
+
+@runtime_checkable
+class MeasuresMemory(Protocol):
+    """What a proposer may offer besides: how much it holds, weights apart, for the host's log and metrics."""
+
+    def memory_bytes(self) -> int:
+        """Return the bytes of indexes and caches held now, room for growth included; called every few seconds."""
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """What a proposer with the trait `remembers` must offer besides: a name for what it knew before any request."""
+
+    def memory_digest(self) -> bytes:
+        """Return a digest of all texts that were there at the start, from files or elsewhere; b"" for none.
+
+        Called once, after the proposer was made and before any `start`. Equal digests must mean equal memories, since
+        the noise of a seeded run is keyed by them.
+        """
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Decides which drafts stand. Its output law must be the target's unless it is registered as lossy."""
+
+    def verify(
+        self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
+    ) -> Verdict:
+        """Verify the drafts of n rows.
+
+        draft         host form (lengths are ints, tokens flat numpy int32), checked by the host
+        logits        [sum(1 + lengths), V] float32, fully processed: row by row as if it were the next token of its
+                      own prefix. Row order: the newest id's row of a batch row, then its drafts in order. Read-only.
+        noise         counter-based noise; index i of its arrays is logits row i
+        target_draws  [sum(1 + lengths)] int64, the id that the host's sampler drew at each row: by the race with
+                      Purpose.TARGET, for greedy requests the argmax. None if the host does not draw
+        greedy        [n] bool, requests that emit the most likely id at each place
+        """
+
+
+@runtime_checkable
+class Controller(Protocol):
+    """Chooses how many drafts each request may get, below the limits that the host has already applied."""
+
+    def limit(self, requests: Sequence[RequestView], k: Sequence[int]) -> Sequence[int]:
+        """Return one limit a request, each in 0..k[i]; 0 switches speculation off for that row in this step."""
+
+    def observe(self, stats: StepStats) -> None:
+        """See what a step did."""

@@ -1,0 +1,1 @@
+"""Reading draft checkpoints: tensors by name, and vocabulary maps."""

@@ -1,0 +1,1 @@
+"""Drafting loops that methods share."""

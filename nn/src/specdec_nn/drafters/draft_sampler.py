@@ -1,0 +1,191 @@
+"""How a drafter with logits picks its tokens: the most likely one, or a draw whose law is reported as it was used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from specdec_core.draft import BatchView, Draft, IntArray
+from specdec_nn.ops.race.reference import exponential_reference
+from specdec_core.noise import GREEDY_BELOW, Noise, Purpose
+
+if TYPE_CHECKING:
+    from specdec_core.config.speculative import ResolvedConfig
+    from specdec_core.registry.kernels import Kernels
+    from specdec_core.sources import TargetHandle
+
+Race = Callable[[Tensor, Noise, int], Tensor]
+Indices = npt.NDArray[np.int64]
+Mode = Literal["greedy", "probabilistic", "shared"]
+
+
+class Wanting(Protocol):
+    """The A rows of a batch that want drafts, in order."""
+
+    index: Indices  # [A] their batch rows
+    batch: BatchView
+
+
+def largest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return values and indices of the k largest of each row [n, m], [n, k], the lowest index first among equals.
+
+    On a GPU this waits for the device.
+    """
+    values, ids = x.topk(k, dim=-1)
+    # topk promises no order among equals, neither inside nor at its end.
+    if bool(((x >= values[:, -1:]).sum(dim=-1) > k).any()):
+        values, ids = torch.sort(x, dim=-1, descending=True, stable=True)
+        return values[:, :k], ids[:, :k]
+    ids, order = ids.sort(dim=-1)
+    values, order = values.gather(1, order).sort(dim=-1, descending=True, stable=True)
+    return values, ids.gather(1, order)
+
+
+class DraftSampler:
+    """Picks drafts for a round.
+
+    mode "greedy" takes the largest logit, the lowest id on ties. "probabilistic" draws from softmax(logits / T) with
+    the request's temperature T, and reports that very law; requests at temperature 0 get the largest logit. "shared"
+    draws in the same way by the target's own noise: then a draft equals the host's draw as often as the laws agree.
+    """
+
+    def __init__(self, mode: Mode, race: Race, vocab_size: int) -> None:
+        """Take the mode, the `race` kernel and the number of target ids."""
+        self.mode = mode
+        self.race = race
+        self.vocab_size = vocab_size
+
+    @classmethod
+    def of(cls, config: ResolvedConfig, target: TargetHandle, kernels: Kernels) -> DraftSampler:
+        """Return the sampler that `draft_sample_method` and the traits of a configuration ask for."""
+        mode: Mode = "greedy"
+        if config.config.draft_sample_method == "probabilistic":
+            mode = "shared" if config.traits.shares_noise else "probabilistic"
+        return cls(mode, kernels.get("race", target.device), target.info.vocab_size)
+
+    def begin(self, drafts: Wanting, d2t: Tensor | None) -> Picks:
+        """Begin a round of chains."""
+        return Picks(self, drafts, d2t)
+
+
+class Picks:
+    """The tokens picked for chains so far."""
+
+    def __init__(self, sampler: DraftSampler, drafts: Wanting, d2t: Tensor | None) -> None:
+        """Begin with none."""
+        self._sampler = sampler
+        self._drafts = drafts
+        self._d2t = d2t
+        self._columns: list[tuple[Indices, Tensor]] = []  # of each depth: the chains, and their target ids
+        self._laws: list[Tensor] = []
+        self._law_rows: list[IntArray] = []  # of each depth: the row of the law of each chain, -1 = a point mass
+        temperatures = [float(drafts.batch.request(i).sampling_params.temperature) for i in drafts.index.tolist()]
+        self._temperatures = np.array(temperatures, np.float32)
+
+    def pick(self, logits: Tensor, active: Indices, depth: int) -> Tensor:
+        """Return target ids [a] int64 for logits [a, V_d] of the chains `active`, which are at `depth`."""
+        ids = logits.argmax(dim=-1)
+        law_rows = np.full(len(active), -1, np.int32)
+        drawn = np.flatnonzero(self._temperatures[active] >= GREEDY_BELOW)
+        if self._sampler.mode != "greedy" and len(drawn):
+            some = torch.from_numpy(drawn).to(logits.device)
+            temperatures = torch.from_numpy(self._temperatures[active[drawn]]).to(logits.device)
+            law = torch.softmax(logits[some].float() / temperatures[:, None], dim=-1)
+            ids[some] = self._race(law, active[drawn], depth)
+            if self._sampler.mode == "probabilistic":
+                law_rows[drawn] = self._add_laws(law)
+        tokens = ids if self._d2t is None else ids + self._d2t[ids]
+        self._columns.append((active, tokens))
+        self._law_rows.append(law_rows)
+        return tokens
+
+    def _race(self, law: Tensor, chains: Indices, depth: int) -> Tensor:
+        """Return draft ids drawn from laws [a, V_d]."""
+        noise = self._noise(chains, depth)
+        if self._sampler.mode == "probabilistic":
+            return self._sampler.race(law, noise, Purpose.DRAFT)
+        # The target's noise is keyed by target ids.
+        if self._d2t is None:
+            return self._sampler.race(law, noise, Purpose.TARGET)
+        targets = torch.arange(law.shape[1], device=law.device) + self._d2t
+        wide = law.new_zeros(law.shape[0], self._sampler.vocab_size)
+        wide[:, targets] = law
+        drawn = self._sampler.race(wide, noise, Purpose.TARGET)
+        back = torch.empty(self._sampler.vocab_size, dtype=torch.int64, device=law.device)
+        back[targets] = torch.arange(law.shape[1], device=law.device)
+        return back[drawn]
+
+    def children(self, logits: Tensor, nodes: int, width: int, depth: int) -> tuple[Tensor, IntArray]:
+        """Pick `width` different tokens for each of `nodes` tree nodes of every request, all at one depth.
+
+        logits [A * nodes, V_d], those of a request one after the other. Returns target ids and rows of laws, each
+        [A, nodes, width]. Drawn children come first, in drawn order and without replacement, with the row of their
+        node's law; the others by descending logit, with -1 as point masses.
+        """
+        requests = len(self._drafts.index)
+        ids = largest(logits, width)[1]
+        law_rows = np.full((requests * nodes, width), -1, np.int32)
+        drawn = np.flatnonzero(np.repeat(self._temperatures >= GREEDY_BELOW, nodes))
+        if self._sampler.mode != "greedy" and len(drawn):
+            some = torch.from_numpy(drawn).to(logits.device)
+            temperatures = torch.from_numpy(self._temperatures[drawn // nodes]).to(logits.device)
+            law = torch.softmax(logits[some].float() / temperatures[:, None], dim=-1)
+            ids[some] = self._without_replacement(law, logits[some], drawn // nodes, depth, width)
+            possible = law.gather(1, ids[some]) > 0
+            law_rows[drawn] = np.where(possible.cpu().numpy(), self._add_laws(law)[:, None], -1)
+        tokens = ids if self._d2t is None else ids + self._d2t[ids]
+        return tokens.view(requests, nodes, width), law_rows.reshape(requests, nodes, width)
+
+    def _without_replacement(self, law: Tensor, logits: Tensor, requests: Indices, depth: int, width: int) -> Tensor:
+        """Return draft ids [n, width] drawn one after the other from laws [n, V_d], never one twice.
+
+        The largest of p / e with exponential e are such draws, in order. Nodes of one request at one depth share their
+        noise: of those only one can be reached, and which one depends on earlier places alone. Ids of probability 0
+        (in float32, at low temperatures nearly all) cannot be drawn; where the others run out, the likeliest follow.
+        """
+        noise = self._noise(requests, depth)
+        ids = torch.arange(law.shape[1], device=law.device)
+        races = law.double() / exponential_reference(noise, Purpose.DRAFT, ids)
+        never = logits.double() - logits.amax(dim=-1, keepdim=True) - 1.0  # below every race
+        return largest(torch.where(law > 0, races, never), width)[1]
+
+    def _noise(self, requests: Indices, depth: int) -> Noise:
+        noise, rows = self._drafts.batch.noise, self._drafts.index[requests]
+        return Noise(noise.keys[rows], noise.positions[rows] + np.int32(depth), noise.seq_index[rows])
+
+    def _add_laws(self, law: Tensor) -> IntArray:
+        """Keep laws [n, V_d], and return their rows in q."""
+        before = sum(len(laws) for laws in self._laws)
+        self._laws.append(law)
+        return np.arange(before, before + len(law), dtype=np.int32)
+
+    def draft(self) -> Draft:
+        """Return the chains."""
+        chains = len(self._drafts.index)
+        tokens = np.full((chains, len(self._columns)), -1, np.int32)
+        q_row = np.full_like(tokens, -1)
+        for depth, ((active, ids), rows) in enumerate(zip(self._columns, self._law_rows, strict=True)):
+            tokens[active, depth] = ids.cpu().numpy()
+            q_row[active, depth] = rows
+        taken = tokens >= 0
+        return self._with_laws(taken.sum(axis=1), tokens[taken], None, q_row[taken])
+
+    def tree(self, lengths: IntArray, tokens: IntArray, parents: IntArray, q_row: IntArray) -> Draft:
+        """Return trees whose nodes the caller has laid out flat, request after request."""
+        return self._with_laws(lengths, tokens, parents, q_row)
+
+    def _with_laws(self, lengths: IntArray, tokens: IntArray, parents: IntArray | None, q_row: IntArray) -> Draft:
+        q = torch.cat(self._laws) if self._laws else None
+        return Draft(
+            lengths=lengths.tolist(),
+            tokens=tokens,
+            parents=parents,
+            q=q,
+            q_row=None if q is None else q_row,
+            d2t=None if q is None else self._d2t,
+        )

@@ -1,0 +1,75 @@
+"""Which targets may run here: what a configuration rules out before any forward, with the reason in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from specdec_core.errors import TargetError
+from specdec_core.config.rope import model_rope_problem
+
+RUNNABLE_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+# Rotary tables that these types build depend on the largest position of the whole flat batch.
+BATCH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+
+
+def text_config(config: Any) -> Any:
+    """Return the configuration of the text decoder, which multimodal models nest."""
+    getter = getattr(config, "get_text_config", None)
+    return getter(decoder=True) if callable(getter) else config
+
+
+def check_config(config: Any, max_model_len: int) -> None:
+    """Raise TargetError if the configuration names something that a flat ragged batch would compute wrongly."""
+    text = text_config(config)
+    name = getattr(text, "model_type", type(text).__name__)
+    if getattr(config, "is_encoder_decoder", False):
+        message = f"model type {name!r} is an encoder-decoder; only decoder-only language models can run here"
+        raise TargetError(message)
+    for index, layer_type in enumerate(getattr(text, "layer_types", None) or ()):
+        if layer_type not in RUNNABLE_LAYER_TYPES:
+            message = (
+                f"layer {index} of model type {name!r} is of type {layer_type!r}, which a flat ragged batch would "
+                f"compute wrongly (state or chunks would mix across requests); layers must be of type "
+                f"{' or '.join(sorted(RUNNABLE_LAYER_TYPES))}"
+            )
+            raise TargetError(message)
+    problem = model_rope_problem({"rope_parameters": getattr(text, "rope_parameters", None)}, built=True)
+    if problem is not None:
+        message = f"model type {name!r} cannot be built: {problem}"
+        raise TargetError(message)
+    for rope in _rope_parameters(text):
+        _check_rope(rope, text, name, max_model_len)
+
+
+def _rope_parameters(text: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rotary parameter sets: one, or one for each layer type."""
+    parameters = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)
+    if isinstance(parameters, dict):
+        nested = [value for value in parameters.values() if isinstance(value, dict)]
+        yield from nested if nested and "rope_type" not in parameters else [parameters]
+
+
+def _check_rope(rope: dict[str, Any], text: Any, name: str, max_model_len: int) -> None:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in BATCH_DEPENDENT_ROPE:
+        return
+    original = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
+    switch = int(original or text.max_position_embeddings)
+    if max_model_len > switch:
+        message = (
+            f"model type {name!r} uses rotary type {kind!r}, whose table depends on the longest request of the batch, "
+            f"so that a neighbour would change a request's text; set max_model_len to at most {switch}, below which "
+            f"the table is fixed"
+        )
+        raise TargetError(message)
+
+
+def expected_windows(config: Any, num_layers: int) -> list[int | None] | None:
+    """Return the sliding window of each attention layer, None where the configuration does not tell."""
+    text = text_config(config)
+    window = getattr(text, "sliding_window", None)
+    layer_types = getattr(text, "layer_types", None)
+    if layer_types is not None and len(layer_types) == num_layers:
+        return [window if layer_type == "sliding_attention" else None for layer_type in layer_types]
+    return None

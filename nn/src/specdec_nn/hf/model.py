@@ -1,0 +1,137 @@
+"""A transformers causal language model over flat ragged batches; it knows rows and tables, not requests.
+
+Hosts run their target by it, and methods whose drafter is a language model of its own run that.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specdec_core.errors import TargetError
+from specdec_core.registry.kernels import Kernels
+from specdec_nn.cache.arena import KVArena
+from specdec_nn.ops.attention.reference import AttentionStep
+from specdec_nn.hf.binding import Binding
+
+
+class _DecoderAnswer:
+    """What a decoder returns to the head above it: the final states, and None for all else that a family may read."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden.unsqueeze(0)
+
+    def __getitem__(self, index: Any) -> Any:
+        return (self.last_hidden_state,)[index]
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+class FlatModel:
+    """Forwards of N flat rows of any number of requests, whose keys and values are in an arena."""
+
+    def __init__(self, model: nn.Module, num_layers: int, vocab_size: int, kernels: Kernels) -> None:
+        """Bind a loaded model in evaluation mode, with its number of decoder layers and of embedding rows.
+
+        On a CPU its linear layers run on packed weights. See `specdec_nn.hf.probe.probe` for whether it can run here.
+        """
+        self.model = model.eval()
+        self.num_layers = num_layers
+        self.vocab_size = vocab_size
+        linear = kernels.get("linear", self.device) if self.device.type == "cpu" else None
+        self.binding = Binding(model, kernels.get("attention", self.device), linear)
+        self._compact: Callable[..., None] = kernels.get("compact", self.device)
+        self.decoder: nn.Module = model.get_decoder()  # type: ignore[operator] # what the head's code calls
+        # Whether the head can run on the rows asked for alone.
+        self.keeps_rows = "logits_to_keep" in inspect.signature(type(model).forward).parameters
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model's inputs."""
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the model's hidden states."""
+        return next(p for p in self.model.parameters() if p.is_floating_point()).dtype
+
+    @property
+    def embedding_weight(self) -> Tensor:
+        """Rows of the input embedding [V, H], without the factor that some families put on them."""
+        weight: Tensor = self.model.get_input_embeddings().weight  # type: ignore[operator]
+        return weight.detach()
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return the input embeddings [n, H] of ids [n]."""
+        with torch.inference_mode():
+            embeddings: Tensor = self.model.get_input_embeddings()(ids)  # type: ignore[operator]
+        return embeddings
+
+    def new_arena(self, num_tokens: int) -> KVArena:
+        """Return an empty KV arena for that many tokens, on the model's device."""
+        return KVArena(num_tokens, self.device, compact=self._compact)
+
+    def run(
+        self, ids: Tensor, positions: Tensor, step: AttentionStep, arena: KVArena, rows: Tensor | None
+    ) -> Tensor | None:
+        """Run rows ids [N] int64 at positions [N] int64, and write their keys and values where `step` says.
+
+        Returns logits [R, V] of the rows [R] int64 in the model's dtype; None where `rows` is None: then no head runs.
+        """
+        inputs: dict[str, Any] = {
+            "input_ids": ids.to(self.device).unsqueeze(0),
+            "position_ids": positions.to(self.device).unsqueeze(0),
+            "use_cache": False,
+        }
+        with torch.inference_mode(), self.binding:
+            self.binding.step, self.binding.arena = step, arena
+            try:
+                if rows is None:
+                    self.decoder(**inputs)
+                    return None
+                rows = rows.to(self.device)
+                if self.keeps_rows:
+                    logits: Tensor = self.model(**inputs, logits_to_keep=rows).logits[0]
+                    return logits
+                all_logits: Tensor = self.model(**inputs).logits[0]
+                return all_logits[rows]
+            finally:
+                self.binding.step = self.binding.arena = None
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Return logits [n, V] of final hidden states [n, H], through the model's own head code.
+
+        The head of a family (softcap, logit scale, ...) lives in the model's `forward`, so that is run with a decoder
+        that answers with the given states.
+        """
+        answer = _DecoderAnswer(hidden)
+        ids = torch.zeros((1, hidden.shape[0]), dtype=torch.long, device=self.device)
+        kept = self.decoder.__dict__.get("forward")
+        self.decoder.__dict__["forward"] = lambda *args, **kwargs: answer
+        try:
+            with torch.inference_mode():
+                logits: Tensor = self.model(input_ids=ids).logits[0]
+        finally:
+            del self.decoder.__dict__["forward"]
+            if kept is not None:
+                self.decoder.__dict__["forward"] = kept
+        return logits
+
+    def decoder_layers(self) -> list[nn.Module]:
+        """Return the decoder layers in order: the module list whose items hold the attention modules that ran.
+
+        Raises TargetError for a model that keeps them elsewhere.
+        """
+        attention = {id(self.binding.module_of(call)) for call in self.binding.calls()}
+        for module in self.model.modules():
+            if isinstance(module, nn.ModuleList) and len(module) == self.num_layers:
+                if all(any(id(part) in attention for part in layer.modules()) for layer in module):
+                    return list(module)
+        message = f"{type(self.model).__name__} does not keep its decoder layers in one list, so none can be tapped"
+        raise TargetError(message)

@@ -1,0 +1,173 @@
+"""One transformer block of a drafter over flat rows, made of the ops of `specdec_nn`; it knows no method and no file.
+
+Weights come by the names of Llama checkpoints. The block takes its attention input and its residual apart, since
+drafters differ in what they feed it: a normed hidden state, an unnormed one, or two vectors side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specdec_core.registry.kernels import Kernels
+from specdec_nn.cache.arena import KVArena
+from specdec_nn.ops.attention.reference import AttentionStep, write_pages
+from specdec_nn.ops.linear.reference import PackedLinear
+from specdec_nn.layers.rotary import Rotary
+
+
+class Linear:
+    """y = x W^T + b by the best `linear` kernel; x may have any leading shape."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, kernel: Callable[[Tensor, PackedLinear], Tensor]) -> None:
+        """Take a weight [out, in] and a bias [out] or None."""
+        self._packed = PackedLinear(weight, bias)
+        self._kernel = kernel
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return [N, out] from [N, in]."""
+        return self._kernel(x, self._packed)
+
+
+class RMSNorm:
+    """w x / sqrt(mean(x^2) + eps); with `plus_one`, 1 + w in place of w."""
+
+    def __init__(self, weight: Tensor, eps: float, *, plus_one: bool = False) -> None:
+        """Take the weight [width]."""
+        self._weight = 1 + weight if plus_one else weight
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the normed rows."""
+        return F.rms_norm(x, self._weight.shape, self._weight, self._eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockConfig:
+    """Sizes of a block.
+
+    heads, kv_heads, head_dim  of the attention
+    eps         of its norms
+    activation  name of the MLP's gate activation, as in transformers' configs
+    window      keys that a row sees, its own included; None = all
+    scaling     factor of the attention scores; None = head_dim ** -0.5
+    residual_scale  factor of what attention and MLP add to the residual
+    l2_norm     queries and keys are normed, without a weight, after they are turned
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    activation: str = "silu"
+    window: int | None = None
+    scaling: float | None = None
+    residual_scale: float = 1.0
+    l2_norm: bool = False
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> BlockConfig:
+        """Read the sizes from a configuration with Llama's keys."""
+        heads = int(config["num_attention_heads"])
+        return cls(
+            heads=heads,
+            kv_heads=int(config.get("num_key_value_heads") or heads),
+            head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
+            eps=float(config.get("rms_norm_eps", 1e-6)),
+            activation=str(config.get("hidden_act", "silu")),
+        )
+
+
+class Block:
+    """Attention, then a gated MLP; norms before attention are the caller's."""
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        config: BlockConfig,
+        rotary: Rotary,
+        kernels: Kernels,
+        device: torch.device,
+        layer: int,
+    ) -> None:
+        """Take tensors by their names inside the layer (`self_attn.q_proj.weight`, ...), and its number in the arena.
+
+        Biases, per-head norms (`self_attn.q_norm.weight`) and sinks (`self_attn.sinks`, a logit a head) are used where
+        they are present. Raises KeyError for a tensor that is missing.
+        """
+        linear = kernels.get("linear", device)
+        self._config, self._rotary, self._layer = config, rotary, layer
+        self._attention = kernels.get("attention", device)
+        q, k, v = (f"self_attn.{name}_proj" for name in "qkv")
+        weight, bias = _stack(tensors, q, k, v)
+        keys = config.heads * config.head_dim  # where queries end
+        self._qkv = Linear(weight, bias, linear)
+        self._kv = Linear(weight[keys:], None if bias is None else bias[keys:], linear)
+        self._sinks = tensors.get("self_attn.sinks")
+        self._o = Linear(*_stack(tensors, "self_attn.o_proj"), linear)
+        self._gate_up = Linear(*_stack(tensors, "mlp.gate_proj", "mlp.up_proj"), linear)
+        self._down = Linear(*_stack(tensors, "mlp.down_proj"), linear)
+        self._post = RMSNorm(tensors["post_attention_layernorm.weight"], config.eps)
+        norms = [tensors.get(f"self_attn.{name}_norm.weight") for name in "qk"]
+        self._qk_norms = [None if weight is None else RMSNorm(weight, config.eps) for weight in norms]
+        self._act = _activation(config.activation)
+
+    def __call__(
+        self, x: Tensor, residual: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep
+    ) -> Tensor:
+        """Return residual + attention(x), plus the MLP of its norm, [N, H].
+
+        x [N, in] is what q, k and v are made of, residual [N, H], turn the cosines and sines of the rows' positions.
+        """
+        hidden = residual + self._scaled(self._attend(x, turn, arena, step))
+        gate, up = self._gate_up(self._post(hidden)).chunk(2, dim=-1)
+        return hidden + self._scaled(self._down(self._act(gate) * up))
+
+    def write(self, x: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep) -> None:
+        """Write the keys and values of rows x [N, in] that ask nothing themselves, for later rows to see."""
+        c = self._config
+        k, v = self._kv(x).view(x.shape[0], 2 * c.kv_heads, c.head_dim).chunk(2, dim=1)
+        k = self._turned(k, self._qk_norms[1], turn)
+        write_pages(k, v, *arena.layer(self._layer, k, v), step)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self._config.residual_scale == 1.0 else x * self._config.residual_scale
+
+    def _attend(self, x: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep) -> Tensor:
+        c = self._config
+        rows = x.shape[0]
+        parts = self._qkv(x).view(rows, c.heads + 2 * c.kv_heads, c.head_dim)
+        ends = (c.heads, c.heads + c.kv_heads)
+        q, k, v = torch.tensor_split(parts, ends, dim=1)
+        q, k = (self._turned(heads, norm, turn) for heads, norm in zip((q, k), self._qk_norms, strict=True))
+        pages = arena.layer(self._layer, k, v)
+        scaling = c.head_dim**-0.5 if c.scaling is None else c.scaling
+        mixed: Tensor = self._attention(q, k, v, *pages, step, scaling=scaling, window=c.window, sinks=self._sinks)
+        return self._o(mixed.reshape(rows, -1))
+
+    def _turned(self, heads: Tensor, norm: RMSNorm | None, turn: tuple[Tensor, Tensor]) -> Tensor:
+        """Norm and turn queries or keys [N, heads, head_dim]."""
+        turned = self._rotary.rotate(heads if norm is None else norm(heads), *turn)
+        return F.rms_norm(turned, (self._config.head_dim,), None, self._config.eps) if self._config.l2_norm else turned
+
+
+def _stack(tensors: Mapping[str, Tensor], *names: str) -> tuple[Tensor, Tensor | None]:
+    """Return the weights of several linears as one, and their biases, zeros where only some have one."""
+    weights = [tensors[f"{name}.weight"] for name in names]
+    biases = [tensors.get(f"{name}.bias") for name in names]
+    if all(bias is None for bias in biases):
+        return torch.cat(weights), None
+    filled = [w.new_zeros(w.shape[0]) if b is None else b for w, b in zip(weights, biases, strict=True)]
+    return torch.cat(weights), torch.cat(filled)
+
+
+def _activation(name: str) -> Callable[[Tensor], Tensor]:
+    from transformers.activations import ACT2FN
+
+    activation: Callable[[Tensor], Tensor] = F.silu if name == "silu" else ACT2FN[name]
+    return activation

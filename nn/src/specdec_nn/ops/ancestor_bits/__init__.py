@@ -1,0 +1,1 @@
+"""The op `ancestor_bits`: which earlier nodes of its own tree a row sees."""

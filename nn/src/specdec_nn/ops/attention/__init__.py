@@ -1,0 +1,1 @@
+"""The op `attention`: rows of a flat batch over a paged arena of keys and values."""

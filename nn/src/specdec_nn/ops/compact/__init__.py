@@ -1,0 +1,1 @@
+"""The op `compact`: moves the keys and values of an accepted path together."""

@@ -1,0 +1,1 @@
+"""The op `linear`: a linear layer whose rows do not depend on their neighbours."""

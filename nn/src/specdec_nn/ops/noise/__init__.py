@@ -1,0 +1,1 @@
+"""The noise of `specdec_core.noise` inside compiled kernels."""

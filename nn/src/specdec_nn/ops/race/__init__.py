@@ -1,0 +1,1 @@
+"""The op `race`: the draw of a token by an exponential race."""

@@ -1,0 +1,215 @@
+"""What every proposer plugin promises, as a test class: subclass it, name the method, run pytest. No engine needed."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_core.protocols import Proposer
+from specdec_testing.building import Built, build
+from specdec_testing.configuring import ConfigurationContract
+from specdec_testing.drawn import assert_drafts_follow_q
+from specdec_testing.driving import Driver, Script
+from specdec_testing.fakes import FakeRequest, FakeTarget
+from specdec_testing.packaging import PackagingContract
+from specdec_testing.subject import Subject
+from specdec_testing.targets import tiny_target
+from specdec_core.traits import MethodTraits
+
+
+def script_batch(count: int = 8, seed: int = 0, vocab_size: int = 128, k: int = 4) -> list[Script]:
+    """Return requests of many lengths, limits, chunk sizes and ends, half of them with repeating prompts."""
+    rng = np.random.default_rng(seed)
+    scripts = []
+    for i in range(count):
+        ids = [int(token) for token in rng.integers(3, vocab_size, (1, 9, 30, 3, 17, 50)[i % 6])]
+        scripts.append(
+            Script(
+                name=f"request-{seed}-{i}",
+                prompt=tuple(ids * 3 if i % 2 else ids),
+                seed=1000 * seed + i,
+                steps=4 + i % 5,
+                join=int(rng.integers(0, 4)),
+                chunk=(1000, 7, 16)[i % 3],
+                limits=((k,), (k, 0, 1), (1, k), (k, k, 0, 0, k))[i % 4],
+                reason=("done", "aborted", "done", "failed")[i % 4],
+                temperature=0.8 * (i % 2),
+            )
+        )
+    return scripts
+
+
+class ProposerContract(PackagingContract, ConfigurationContract, promises=True):
+    """The promises of a proposer plugin.
+
+    A subclass gives the fixture `method`, and may give `options` (keys of the speculative configuration), `plugins`
+    (an unpackaged plugin, as `LLM(plugins=...)` takes it), `k`, and `target` for a method that needs a certain one.
+    """
+
+    @pytest.fixture
+    def k(self) -> int:
+        """Return the number of drafts asked for."""
+        return 4
+
+    @pytest.fixture
+    def target(self) -> FakeTarget:
+        """Return the target handle."""
+        return FakeTarget(tiny_target("llama"))
+
+    @pytest.fixture
+    def built(self, subject: Subject, k: int, target: FakeTarget) -> Built:
+        """Return the configured method."""
+        return build(subject, target.info, k)
+
+    @pytest.fixture
+    def traits(self, built: Built) -> MethodTraits:
+        """Return the traits under these options."""
+        return built.resolved.traits
+
+    @pytest.fixture
+    def proposer(self, built: Built, target: FakeTarget) -> Iterator[Proposer]:
+        """Return a new proposer, closed after the test."""
+        made = built.proposer(target)
+        yield made
+        made.close()
+
+    # Drafts
+
+    def test_drafts_are_in_contract_over_ragged_batches(
+        self, proposer: Proposer, traits: MethodTraits, target: FakeTarget, k: int
+    ) -> None:
+        """Over lives with chunks, joins, ends, acceptances and limits of all kinds, every draft is in contract."""
+        driver = Driver(proposer, traits, target)
+        for seed in range(3):
+            driver.run(script_batch(12, seed, target.info.vocab_size, k))
+        assert not driver.problems, "\n".join(driver.problems[:5])
+
+    def test_something_is_drafted(self, proposer: Proposer, traits: MethodTraits, target: FakeTarget, k: int) -> None:
+        """Some row gets a draft; otherwise the other tests would show nothing."""
+        driver = Driver(proposer, traits, target)
+        driver.run(script_batch(12, 0, target.info.vocab_size, k))
+        assert driver.longest > 0
+
+    def test_drafts_survive_gaps_pauses_and_preemption(
+        self, proposer: Proposer, traits: MethodTraits, target: FakeTarget, k: int
+    ) -> None:
+        """Prefix-cache hits, steps without speculation and preemption leave every draft in contract."""
+        scripts = []
+        for i, script in enumerate(script_batch(12, 5, target.info.vocab_size, k)):
+            changes = {
+                "skip": (0, 3, 1000)[i % 3],
+                "off": frozenset(((), (1, 2), (2,))[i % 3]),
+                "preempt": (None, 2, 1, None)[i % 4],
+            }
+            scripts.append(Script(**{**script.__dict__, **changes}))
+        driver = Driver(proposer, traits, target)
+        driver.run(scripts)
+        assert not driver.problems, "\n".join(driver.problems[:5])
+
+    def test_a_batch_drafts_what_its_rows_draft_alone(
+        self, built: Built, traits: MethodTraits, target: FakeTarget, k: int
+    ) -> None:
+        """The drafts of a request do not depend on its company, nor on the order of rows."""
+        scripts = script_batch(8, 1, target.info.vocab_size, k)
+        together = self._drafts(built, traits, target, scripts, shuffle=1)
+        for script in scripts:
+            alone = self._drafts(built, traits, target, [script])
+            assert alone[script.name] == together[script.name], f"{script.name} drafts differently in a batch"
+
+    def test_the_same_seed_drafts_the_same(
+        self, built: Built, traits: MethodTraits, target: FakeTarget, k: int
+    ) -> None:
+        """Two new proposers draft the same; nothing depends on a global random state."""
+        scripts = script_batch(6, 2, target.info.vocab_size, k)
+        first = self._drafts(built, traits, target, scripts)
+        random.random(), np.random.rand(), torch.rand(1)
+        assert self._drafts(built, traits, target, scripts) == first
+
+    def test_drawn_drafts_have_the_distribution_that_is_reported(
+        self, proposer: Proposer, traits: MethodTraits, target: FakeTarget
+    ) -> None:
+        """Over many requests in one state, drafts follow q, and nobody reads the noise that decides about them."""
+        if traits.law != "soft" or traits.shares_noise:
+            pytest.skip("the method reports no q that it draws from with noise of its own")
+        assert_drafts_follow_q(proposer, traits, target)
+
+    def test_what_others_said_changes_drafts_only_where_the_traits_say_so(
+        self, proposer: Proposer, traits: MethodTraits, target: FakeTarget, k: int
+    ) -> None:
+        """The same requests once more draft the same, unless the traits say `remembers`."""
+        if traits.remembers:
+            pytest.skip("the traits say that drafts may depend on outputs of other requests")
+        scripts = script_batch(6, 9, target.info.vocab_size, k)
+        first = Driver(proposer, traits, target).run(scripts)
+        assert Driver(proposer, traits, target).run(scripts) == first
+
+    def test_rows_that_may_not_draft_are_empty(
+        self, proposer: Proposer, traits: MethodTraits, target: FakeTarget
+    ) -> None:
+        """With max_draft 0 everywhere, all rows are empty."""
+        driver = Driver(proposer, traits, target)
+        driver.run(
+            [Script(**{**script.__dict__, "limits": (0,)}) for script in script_batch(4, 3, target.info.vocab_size)]
+        )
+        assert not driver.problems, "\n".join(driver.problems[:5])
+        assert driver.longest == 0
+
+    def test_known_ids_are_left_alone(
+        self, proposer: Proposer, traits: MethodTraits, target: FakeTarget, k: int
+    ) -> None:
+        """A proposer reads the arrays of a batch view, which cannot be written into, and writes into none of them."""
+        driver = Driver(proposer, traits, target)
+        driver.run(script_batch(4, 4, target.info.vocab_size, k))
+
+    # Release
+
+    def test_finish_releases_the_request(
+        self, proposer: Proposer, traits: MethodTraits, target: FakeTarget, k: int
+    ) -> None:
+        """After `finish`, for any reason, the proposer holds no reference to the request."""
+        seen: dict[str, weakref.ref[Any]] = {}
+        driver = Driver(proposer, traits, target)
+        driver.look = lambda batch: seen.update({view.id: weakref.ref(view) for view in batch.requests})
+        driver.run(script_batch(8, 6, target.info.vocab_size, k))
+        del driver
+        gc.collect()
+        kept = [name for name, reference in seen.items() if reference() is not None]
+        assert not kept, f"the proposer still holds {kept} after finish"
+
+    def test_a_name_can_be_used_again_after_finish(
+        self, proposer: Proposer, built: Built, traits: MethodTraits, target: FakeTarget, k: int
+    ) -> None:
+        """A new request with the id of a finished one drafts as with a new proposer: no state is left behind."""
+        first, second = (script_batch(4, seed, target.info.vocab_size, k) for seed in (7, 8))
+        Driver(proposer, traits, target).run(first)
+        renamed = [Script(**{**script.__dict__, "name": old.name}) for script, old in zip(second, first, strict=True)]
+        again = Driver(proposer, traits, target).run(renamed)
+        assert again == self._drafts(built, traits, target, renamed)
+
+    def test_a_request_can_finish_before_it_was_proposed_for(self, proposer: Proposer) -> None:
+        """`finish` right after `start` is legal for every reason."""
+        for reason in ("done", "aborted", "preempted", "failed"):
+            view = FakeRequest(f"short-{reason}", [5, 6, 7])
+            proposer.start(view)
+            proposer.finish(view, reason)
+
+    @staticmethod
+    def _drafts(
+        built: Built, traits: MethodTraits, target: FakeTarget, scripts: Sequence[Script], shuffle: int = 0
+    ) -> dict[str, list[list[int]]]:
+        """Return what a new proposer drafts over these lives, and close it."""
+        proposer = built.proposer(target)
+        try:
+            driver = Driver(proposer, traits, target, shuffle_seed=shuffle)
+            drafts = driver.run(scripts)
+            assert not driver.problems, "\n".join(driver.problems[:5])
+            return drafts
+        finally:
+            proposer.close()

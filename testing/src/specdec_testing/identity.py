@@ -1,0 +1,189 @@
+"""Whether speculation changes the text: comparison with plain decoding, and the checks that a plugin's tests subclass.
+
+The engine is imported when a check runs, never with this module: the kit belongs to the core.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar
+
+import torch
+import transformers
+
+from specdec_testing.guard import Contract
+from specdec_testing.subject import Subject, SubjectFixtures
+from specdec_testing.targets import tiny_target
+
+Prompts = Sequence[Sequence[int]]
+
+
+def engine() -> ModuleType:
+    """Return the reference engine's module; RuntimeError with what to install if it is not there."""
+    try:
+        return importlib.import_module("specdec_engine")
+    except ModuleNotFoundError as error:
+        if error.name != "specdec_engine":
+            raise
+        message = "identity checks run the reference engine, which is not installed; pip install specdec-engine"
+        raise RuntimeError(message) from error
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where two outputs part.
+
+    prompt, sample  indices of the output
+    index           first differing position in the output ids; -1 if the ids agree and the finish reason does not
+    message         both sides there, for people to read
+    """
+
+    prompt: int
+    sample: int
+    index: int
+    message: str
+
+    def __str__(self) -> str:
+        """Return the message with its place."""
+        return f"prompt {self.prompt}, sample {self.sample}: {self.message}"
+
+
+def divergence(plain: Sequence[Any], speculative: Sequence[Any]) -> Divergence | None:
+    """Return the first difference of two results of `generate` in ids, finish or stop reason, or None."""
+    if len(plain) != len(speculative):
+        return Divergence(-1, -1, -1, f"{len(plain)} plain outputs and {len(speculative)} speculative ones")
+    for p, (a, b) in enumerate(zip(plain, speculative, strict=True)):
+        if len(a.outputs) != len(b.outputs):
+            return Divergence(p, -1, -1, f"{len(a.outputs)} plain samples and {len(b.outputs)} speculative ones")
+        for s, (x, y) in enumerate(zip(a.outputs, b.outputs, strict=True)):
+            found = _first_difference(list(x.token_ids), list(y.token_ids))
+            if found is not None:
+                return Divergence(p, s, *found)
+            ends = [(o.finish_reason, getattr(o, "stop_reason", None)) for o in (x, y)]
+            if ends[0] != ends[1]:
+                return Divergence(p, s, -1, f"same ids, but plain ends with {ends[0]} and speculative with {ends[1]}")
+    return None
+
+
+def _first_difference(plain: list[int], other: list[int]) -> tuple[int, str] | None:
+    """Return the first differing index and a message, or None for equal lists."""
+    if plain == other:
+        return None
+    pairs = zip(plain, other, strict=False)
+    index = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(plain), len(other)))
+    window = slice(max(0, index - 3), index + 4)
+    sides = [f"{ids[index]}" if index < len(ids) else f"the end after {len(ids)}" for ids in (plain, other)]
+    return index, (
+        f"first difference at output index {index}: plain has {sides[0]}, speculative has {sides[1]} "
+        f"(plain ...{plain[window]}, speculative ...{other[window]})"
+    )
+
+
+def assert_same_output(plain: Sequence[Any], speculative: Sequence[Any], context: str = "") -> None:
+    """Raise AssertionError, saying where, unless both results have the same ids and ends."""
+    found = divergence(plain, speculative)
+    if found is not None:
+        message = f"speculation changed the output{f' ({context})' if context else ''}: {found}"
+        raise AssertionError(message)
+
+
+def drafted(results: Sequence[Any]) -> int:
+    """Return how many drafts were verified in a run."""
+    return sum(result.metrics.drafted for result in results)
+
+
+def sample_prompts(vocab_size: int = 128, count: int = 6, seed: int = 0) -> list[list[int]]:
+    """Return prompts of 1 to about 60 ids, every second one repeating itself so that lookup methods find something."""
+    generator = torch.Generator().manual_seed(seed)
+    prompts = []
+    for i in range(count):
+        length = (1, 12, 5, 40, 23, 60)[i % 6] + i // 6
+        ids: list[int] = torch.randint(3, vocab_size, (length,), generator=generator).tolist()
+        prompts.append(ids[: max(1, length // 4)] * 4 if i % 2 else ids)
+    return prompts
+
+
+class IdentityContract(SubjectFixtures, Contract, promises=True):
+    """Text with speculation equals plain text, through the reference engine on tiny targets.
+
+    A subclass gives the fixtures of `SubjectFixtures`. `target` may be overridden for a method that needs a certain
+    one, `families` and `ks` say what is tried.
+    """
+
+    families: ClassVar[Sequence[str]] = ("llama", "gemma3")
+    ks: ClassVar[Sequence[int]] = (1, 4)
+    max_tokens: ClassVar[int] = 16
+    max_model_len: ClassVar[int] = 192
+
+    def target(self, family: str, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
+        """Return the target of a family."""
+        return tiny_target(family, dtype=dtype)
+
+    def run(
+        self,
+        model: transformers.PreTrainedModel,
+        params: Sequence[Any],
+        config: Mapping[str, Any] | None = None,
+        plugins: Mapping[str, Any] | None = None,
+        **llm: Any,
+    ) -> list[Any]:
+        """Generate for the sample prompts, one sampling parameter each; without a configuration plainly."""
+        prompts = sample_prompts(count=len(params))
+        arguments = {"max_model_len": self.max_model_len, "strict": True, **llm}
+        host = engine().LLM(None, hf_model=model, speculative_config=config, plugins=plugins, **arguments)
+        try:
+            results: list[Any] = host.generate([{"prompt_token_ids": ids} for ids in prompts], list(params))
+        finally:
+            host.close()
+        return results
+
+    def params(self, count: int = 6, **common: Any) -> list[Any]:
+        """Return one sampling parameter a prompt: greedy unless told otherwise, each with a seed of its own."""
+        make = engine().SamplingParams
+        defaults = {"temperature": 0.0, "max_tokens": self.max_tokens, "ignore_eos": True}
+        return [make(**{**defaults, "seed": 100 + i, **common}) for i in range(count)]
+
+    def check(self, subject: Subject, params: Sequence[Any], dtype: torch.dtype = torch.float32, **llm: Any) -> None:
+        """Compare plain and speculative runs for every family and k; at least one of them must have drafted."""
+        total = 0
+        for family in self.families:
+            model = self.target(family, dtype)
+            plain = self.run(model, params, **llm)
+            for k in self.ks:
+                speculative = self.run(model, params, subject.speculative_config(k), subject.plugins, **llm)
+                assert_same_output(plain, speculative, f"{subject.method}, {family}, k={k}")
+                total += drafted(speculative)
+        assert total > 0, f"{subject.method} drafted nothing in any of these runs, so they show nothing"
+
+    def test_greedy_text_is_the_plain_text(self, subject: Subject) -> None:
+        """Greedy decoding is unchanged, with prompts of many lengths in one batch."""
+        self.check(subject, self.params())
+
+    def test_seeded_samples_are_the_plain_samples(self, subject: Subject) -> None:
+        """Sampling at temperature 0.8 with seeds is unchanged."""
+        self.check(subject, self.params(temperature=0.8))
+
+    def test_greedy_and_sampled_requests_share_a_batch(self, subject: Subject) -> None:
+        """Rows of different temperature, length and number of samples do not disturb each other."""
+        make = engine().SamplingParams
+        shapes = [
+            {"temperature": 0.8 * (i % 2), "n": 1 + (i == 3), "max_tokens": 6 + 5 * i, "ignore_eos": i % 3 > 0}
+            for i in range(6)
+        ]
+        self.check(subject, [make(seed=i, **shape) for i, shape in enumerate(shapes)])
+
+    def test_requests_one_at_a_time_say_the_same(self, subject: Subject) -> None:
+        """With one request at a time the text is unchanged as well."""
+        self.check(subject, self.params(4), max_num_seqs=1)
+
+    def test_text_is_unchanged_with_chunked_prompts(self, subject: Subject) -> None:
+        """Prompts that are run in chunks of seven positions give the plain text."""
+        self.check(subject, self.params(), prefill_chunk_size=7)
+
+    def test_text_is_bit_identical_in_bfloat16_at_a_fixed_decode_width(self, subject: Subject) -> None:
+        """With `decode_width` the promise is bit identity in any dtype."""
+        params = self.params(3) + self.params(3, temperature=0.8)
+        self.check(subject, params, torch.bfloat16, decode_width=8)

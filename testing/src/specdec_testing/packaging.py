@@ -1,0 +1,86 @@
+"""What a plugin promises as a package: its entry point, its imports, its hooks and its options."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+
+from specdec_core import hookspecs
+from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, Record
+from specdec_testing.building import registry_of
+from specdec_testing.guard import Contract
+from specdec_testing.subject import SubjectFixtures
+
+HEAVY: Final = ("torch", "numba", "triton", "transformers")
+
+
+class PackagingContract(SubjectFixtures, Contract, promises=True):
+    """The promises that need no proposer. Two of them are skipped for an unpackaged plugin."""
+
+    def test_entry_point_is_present_and_named_by_the_rule(self, method: str, plugins: Mapping[str, Any] | None) -> None:
+        """The distribution is specdec-plugin-*, its package specdec_plugin_*, and one entry point has the name."""
+        record = self._installed(method, plugins)
+        assert record.status == "ok", record.reason
+        assert record.distribution.startswith("specdec-plugin-"), record.distribution
+        package = record.value.partition(":")[0].partition(".")[0]
+        assert package == record.distribution.replace("-", "_"), (
+            f"{record.value} is not in {record.distribution}'s package"
+        )
+
+    def test_plugin_module_imports_nothing_heavy(self, method: str, plugins: Mapping[str, Any] | None) -> None:
+        """Importing the plugin object and reading its options, in a fresh interpreter, loads no torch and the like."""
+        record = self._installed(method, plugins)
+        code = f"""
+            import sys
+            from specdec_core.registry.catalog import Catalog
+            from specdec_core.registry.loader import Registry
+            registry = Registry(Catalog.discover())
+            loaded = registry.find("proposer", {record.name!r})
+            registry.call(loaded, "specdec_method_options", method={record.name!r})
+            print([name for name in {HEAVY!r} if name in sys.modules])
+        """
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.strip() == "[]", f"importing {record.value} imports {result.stdout.strip()}"
+
+    def test_hooks_are_marked_and_ask_for_known_arguments(self, method: str, plugins: Mapping[str, Any] | None) -> None:
+        """Every specdec_* function is marked as a hook and asks only for arguments that the hook has."""
+        plugin = registry_of(plugins).find("proposer", method).plugin
+        for name in [name for name in dir(plugin) if name.startswith("specdec_")]:
+            function = getattr(plugin, name)
+            mark = getattr(function, "specdec_impl", None)
+            assert mark is not None, f"{name} is not marked with @hookimpl, so it is never called"
+            specification = getattr(hookspecs, mark.get("specname") or name, None)
+            if specification is None:
+                assert mark.get("optionalhook"), f"there is no hook {name}; mark it optionalhook=True if a host has it"
+                continue
+            unknown = set(inspect.signature(function).parameters) - set(inspect.signature(specification).parameters)
+            assert not unknown, f"{name} asks for {sorted(unknown)}, which the hook does not have"
+
+    def test_options_are_strict_frozen_and_described(self, method: str, plugins: Mapping[str, Any] | None) -> None:
+        """Options refuse unknown keys, cannot be changed, and describe every field."""
+        registry = registry_of(plugins)
+        model = registry.call(registry.find("proposer", method), "specdec_method_options", method=method)
+        if model is None:
+            return
+        assert model.model_config.get("extra") == "forbid", f"{model.__name__} accepts unknown keys"
+        assert model.model_config.get("frozen"), f"{model.__name__} is not frozen"
+        bare = [name for name, field in model.model_fields.items() if not (field.description or "").strip()]
+        assert not bare, f"{model.__name__} does not describe {bare}"
+        with pytest.raises(ValueError, match="no_such_key"):
+            model(no_such_key=1)
+
+    @staticmethod
+    def _installed(method: str, plugins: Mapping[str, Any] | None) -> Record:
+        """Return the method's record, or skip the test for an unpackaged plugin."""
+        record = registry_of(plugins).catalog.find("proposer", method)
+        if record.distribution == LOCAL_DISTRIBUTION:
+            pytest.skip("an unpackaged plugin has no entry point")
+        return record
