@@ -30,9 +30,9 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers.processors import TemplateProcessing
 
+from specdec_engine import LLM, SamplingParams
 from specdec_nn.hf.loading import ModelSource, load_model
 from specdec_nn.hf.tokenizers import load_tokenizer
-from specdec_engine import LLM, SamplingParams
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "demo"))
 from smollm2 import cache_folder, model_folder

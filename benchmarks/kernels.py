@@ -28,18 +28,18 @@ from rich.table import Table
 from torch import Tensor
 
 from specdec_core.draft import IntArray
-from specdec_nn.cache.arena import KVArena, Segment
-from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
-from specdec_nn.ops.attention.numba import attention
-from specdec_nn.ops.compact.reference import compact_reference
-from specdec_nn.ops.compact.numba import compact
-from specdec_nn.ops.linear.reference import PackedLinear
-from specdec_nn.ops.linear.numba import linear
-from specdec_nn.ops.race.reference import race_reference
-from specdec_nn.ops.race.numba import race
-from specdec_nn.ops.ancestor_bits.reference import ancestor_bits_reference
-from specdec_nn.ops.ancestor_bits.numba import ancestor_bits
 from specdec_core.noise import Noise
+from specdec_nn.cache.arena import KVArena, Segment
+from specdec_nn.ops.ancestor_bits.numba import ancestor_bits
+from specdec_nn.ops.ancestor_bits.reference import ancestor_bits_reference
+from specdec_nn.ops.attention.numba import attention
+from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
+from specdec_nn.ops.compact.numba import compact
+from specdec_nn.ops.compact.reference import compact_reference
+from specdec_nn.ops.linear.numba import linear
+from specdec_nn.ops.linear.reference import PackedLinear
+from specdec_nn.ops.race.numba import race
+from specdec_nn.ops.race.reference import race_reference
 
 ROWS = (1, 4, 8, 16, 32, 256)
 SHAPES = ((576, 576), (192, 576), (1536, 576), (576, 1536), (49152, 576))

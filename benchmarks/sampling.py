@@ -23,19 +23,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from specdec_core.registry.catalog import Catalog
-from specdec_core.draft import Draft
-from specdec_core.registry.loader import Registry
-from specdec_core.host.factory import make_verifier
 from specdec_core.config.resolve import resolve
+from specdec_core.draft import Draft
+from specdec_core.host.factory import make_verifier
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
-from specdec_testing.stubs import Fixed, stub_plugin
 from specdec_core.traits import MethodTraits
 from specdec_engine.pipeline import PipelineCompiler
 from specdec_engine.request import Request, Work
 from specdec_engine.rows import DrawRows
 from specdec_engine.sampler import Sampler
 from specdec_engine.sampling_params import SamplingParams
+from specdec_testing.stubs import Fixed, stub_plugin
 
 VOCAB, KNOWN, OUTPUT = 49152, 1000, 200
 

@@ -19,13 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from specdec_core.cli import main as cli
-from specdec_core.registry import groups
 from specdec_core import hookspecs
-from specdec_core.config.speculative import COMMON_KEYS
+from specdec_core.cli import main as cli
 from specdec_core.config.key_docs import rewrite
+from specdec_core.config.speculative import COMMON_KEYS
 from specdec_core.metrics import SpecMetrics
-from specdec_testing import families
+from specdec_core.registry import groups
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams, extra_args, vllm_docs
 from specdec_engine.generate_arguments import REFUSED_FIELDS
@@ -33,6 +32,7 @@ from specdec_engine.kept_engine import ENGINE_ARGS
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_ngram.options import NgramOptions
 from specdec_plugin_suffix.options import SuffixOptions, SuffixRequestOptions
+from specdec_testing import families
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(Path(__file__).parent))
@@ -231,7 +231,9 @@ def test_no_hook_is_described_that_is_none_and_every_group_of_entry_points_is_na
 def test_every_key_of_a_configuration_is_described():
     page = DOCS / "configuration.md"
     assert tuple(row[0] for row in table(page, "Common keys")) == COMMON_KEYS
-    assert rewrite(page.read_text(encoding="utf-8")) == page.read_text(encoding="utf-8"), "run specdec_core.config.key_docs"
+    assert rewrite(page.read_text(encoding="utf-8")) == page.read_text(encoding="utf-8"), (
+        "run specdec_core.config.key_docs"
+    )
     defaults = {row[0]: json.loads(row[1]) for row in table(page, "Options of ngram and ngram_gpu")}
     assert defaults == {name: field.default for name, field in NgramOptions.model_fields.items()}
     defaults = {row[0]: json.loads(row[1]) for row in table(page, "Options of suffix")}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from smollm2 import PACKAGE, model_folder
 
-from specdec_testing.stubs import Garbage, stub_plugin
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.sampling_params import StructuredOutputsParams
+from specdec_testing.stubs import Garbage, stub_plugin
 
 pytestmark = [
     pytest.mark.real_model,

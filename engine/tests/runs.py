@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from specdec_core import hookimpl
+from specdec_engine import LLM, SamplingParams
+from specdec_plugin_verifiers.coupled import Coupled
 from specdec_testing.stubs import Fixed, Garbage, Null, Perfect, Soft, Stub, stub_plugin
 from specdec_testing.table import random_table
 from specdec_testing.targets import tiny_target
-from specdec_engine import LLM, SamplingParams
-from specdec_plugin_verifiers.coupled import Coupled
 
 VOCAB = 128
 POSITIONS = {"gpt2": "n_positions"}

@@ -11,8 +11,8 @@ import pytest
 from runs import VOCAB, params, prompts, target
 
 from specdec_core.errors import RequestError
-from specdec_testing.stubs import Garbage, stub_plugin
 from specdec_engine import LLM, AsyncLLM, SamplingParams
+from specdec_testing.stubs import Garbage, stub_plugin
 
 CALLERS = 50
 STUB: dict[str, Any] = {

@@ -11,9 +11,9 @@ from tokenizers.processors import TemplateProcessing
 from words import tiny_tokenizer
 
 from specdec_core.errors import RequestError
-from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.chat import ChatOptions, read_template, render
+from specdec_testing.targets import tiny_target
 
 PLAIN = (
     "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}"

@@ -13,10 +13,10 @@ from runs import params, prompts
 from torch import nn
 
 from specdec_core.errors import RequestError
-from specdec_testing.stubs import Null, stub_plugin
-from specdec_testing.targets import tiny_target
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM
+from specdec_testing.stubs import Null, stub_plugin
+from specdec_testing.targets import tiny_target
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 

@@ -10,13 +10,13 @@ import torch
 from runs import ControllerPlugin, ids_of, params, prompts, run, target
 
 from specdec_core.errors import ContractError
+from specdec_core.traits import MethodTraits
+from specdec_engine import LLM, SamplingParams
 from specdec_testing import breakers
 from specdec_testing.breakers import Raises, StubFailure
 from specdec_testing.recording import RecordingProposer
 from specdec_testing.stubs import Garbage, Perfect, Soft, Stub, stub_plugin
 from specdec_testing.table import random_table
-from specdec_core.traits import MethodTraits
-from specdec_engine import LLM, SamplingParams
 
 
 def soft() -> Soft:

@@ -15,10 +15,10 @@ from generate_calls import NGRAM, PAD, STUB, Recorder, StopsAt, batch, look, our
 from runs import target
 
 from specdec_core.errors import RequestError
-from specdec_testing.recording import RecordingProposer
-from specdec_testing.stubs import Fixed, Garbage, stub_plugin
 from specdec_core.traits import MethodTraits
 from specdec_engine.kept_engine import engine_of
+from specdec_testing.recording import RecordingProposer
+from specdec_testing.stubs import Fixed, Garbage, stub_plugin
 
 
 @pytest.mark.parametrize("lengths", [(12,), (14, 9, 5)], ids=["one", "three, padded on the left"])

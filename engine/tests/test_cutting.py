@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from specdec_core.draft import Draft
-from specdec_testing.table import random_table
 from specdec_engine.cutting import cut
+from specdec_testing.table import random_table
 
 VOCAB = 4
 NEWEST = 0

@@ -11,13 +11,13 @@ from pydantic import Field
 from runs import ids_of, params, prompts, run, target
 
 from specdec_core import hookimpl
+from specdec_core.config.options import RequestOptions
 from specdec_core.draft import Draft
 from specdec_core.errors import RequestError
-from specdec_core.config.options import RequestOptions
-from specdec_testing.stubs import Perfect, Stub, StubPlugin, stub_plugin
-from specdec_testing.trees import PerfectTree
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
+from specdec_testing.stubs import Perfect, Stub, StubPlugin, stub_plugin
+from specdec_testing.trees import PerfectTree
 
 VOCAB = 128
 

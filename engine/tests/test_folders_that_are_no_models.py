@@ -10,13 +10,13 @@ import pytest
 from gguf_file import write_gguf
 from words import tiny_tokenizer
 
-from specdec_core.registry.catalog import Catalog
-from specdec_core.errors import ConfigError, TargetError
-from specdec_core.registry.loader import Registry
 from specdec_core.config.resolve import resolve
+from specdec_core.errors import ConfigError, TargetError
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import DraftSource, TargetInfo
-from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
+from specdec_testing.targets import tiny_target
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 INFO = TargetInfo(model=None, hf_config={}, vocab_size=128, hidden_size=32, num_layers=2, max_model_len=64)

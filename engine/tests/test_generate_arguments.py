@@ -13,10 +13,10 @@ from transformers import DynamicCache, GenerationConfig
 from transformers.generation import LogitsProcessor, logits_process
 
 from specdec_core.errors import ConfigError, RequestError
-from specdec_testing.laws import assert_follows
-from specdec_testing.table import random_table, table_target
 from specdec_engine import generate, generate_arguments
 from specdec_engine.kept_engine import engine_of
+from specdec_testing.laws import assert_follows
+from specdec_testing.table import random_table, table_target
 
 
 class EveryTenth(LogitsProcessor):

@@ -13,9 +13,9 @@ from runs import ControllerPlugin, ids_of, params, prompts, run, target
 from specdec_core import hookimpl
 from specdec_core.draft import Draft, RequestView
 from specdec_core.errors import ContractError, PluginCallError
-from specdec_testing.stubs import Garbage, Stub, stub_plugin
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM
+from specdec_testing.stubs import Garbage, Stub, stub_plugin
 
 CONFIG = {"method": "stub", "num_speculative_tokens": 4}
 ENDS = [SystemExit("bye"), GeneratorExit(), BaseException("odd")]

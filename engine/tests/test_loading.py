@@ -19,9 +19,9 @@ from runs import ids_of
 from words import model_folder, tiny_tokenizer
 
 from specdec_core.errors import TargetError
+from specdec_engine import LLM, SamplingParams
 from specdec_nn.hf.loading import ModelSource
 from specdec_testing.targets import tiny_target
-from specdec_engine import LLM, SamplingParams
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 TEXTS = ["the cat sat on the mat and the cat sat", "a hat"]

@@ -11,14 +11,14 @@ from runs import VOCAB, ids_of, params, prompts, run, stubs, target
 from words import tiny_tokenizer
 
 from specdec_core.errors import TargetError
-from specdec_testing.recording import RecordingProposer
-from specdec_testing.stubs import Fixed, Garbage, Perfect, stub_plugin
-from specdec_testing.table import table_target
-from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.logprobs import HEAD_ROWS, LogprobReader
 from specdec_engine.outputs import Logprobs
 from specdec_engine.target import Target
+from specdec_testing.recording import RecordingProposer
+from specdec_testing.stubs import Fixed, Garbage, Perfect, stub_plugin
+from specdec_testing.table import table_target
+from specdec_testing.targets import tiny_target
 
 FAMILIES = ("llama", "gpt2", "gemma2", "opt")  # a plain one; layer norms; a softcap on the logits; a projection
 TEXTS = prompts((3, 40, 17))

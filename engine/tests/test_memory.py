@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from specdec_core.errors import TargetError
-from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, kv_plan
 from specdec_engine.memory import UNKNOWN, Room, host_room
+from specdec_testing.targets import tiny_target
 
 GB = 10**9
 V1_NONE = "9223372036854771712"

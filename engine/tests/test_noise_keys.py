@@ -17,12 +17,12 @@ from specdec_core.config.speculative import RequestOptions
 from specdec_core.draft import BatchView, RequestView
 from specdec_core.errors import MakeStageError
 from specdec_core.noise import request_key
-from specdec_testing.laws import assert_follows
-from specdec_testing.stubs import Fixed, Ids, Soft, Stub, StubPlugin
-from specdec_testing.table import table_target
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.noise_keys import NoiseKeys
+from specdec_testing.laws import assert_follows
+from specdec_testing.stubs import Fixed, Ids, Soft, Stub, StubPlugin
+from specdec_testing.table import table_target
 
 P = np.array([0.5, 0.3, 0.2, 0.0])
 MODEL = table_target(np.tile(P, (4, 1)), num_layers=1, max_position_embeddings=64)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from runs import ids_of, prompts, target
 
-from specdec_core.errors import RequestError, TargetError
 from specdec_core.config.plain_values import plain
-from specdec_testing.stubs import Fixed, stub_plugin
+from specdec_core.errors import RequestError, TargetError
 from specdec_engine import LLM, SamplingParams, StructuredOutputsParams
+from specdec_testing.stubs import Fixed, stub_plugin
 
 NUMPY: dict[str, tuple[Any, Any]] = {
     "n": (np.int64(2), 2),

@@ -19,10 +19,10 @@ from words import model_folder
 
 from specdec_core.cli.main import main
 from specdec_core.errors import ConfigError, TargetError
+from specdec_engine import LLM
 from specdec_testing.settings import unchanged
 from specdec_testing.stubs import Null, stub_plugin
 from specdec_testing.targets import tiny_target
-from specdec_engine import LLM
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 

@@ -13,11 +13,11 @@ from runs import ids_of, run
 
 from specdec_core.draft import IntArray
 from specdec_core.errors import RequestError
+from specdec_engine import LLM, SamplingParams
+from specdec_engine.request import Work
 from specdec_testing.stubs import Fixed, Garbage, Null, Perfect, Stub
 from specdec_testing.table import random_table, table_target
 from specdec_testing.trees import GarbageTree, PerfectTree
-from specdec_engine import LLM, SamplingParams
-from specdec_engine.request import Work
 
 VOCAB = 12
 TABLE = random_table(VOCAB, seed=5)

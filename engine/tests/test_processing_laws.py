@@ -10,11 +10,11 @@ import pytest
 from definition import law_after
 from runs import run
 
+from specdec_engine import SamplingParams
+from specdec_engine.request import Work
 from specdec_testing.laws import assert_follows
 from specdec_testing.stubs import Fixed, Soft
 from specdec_testing.table import random_table, table_target
-from specdec_engine import SamplingParams
-from specdec_engine.request import Work
 
 VOCAB = 4
 TABLE = random_table(VOCAB, seed=8)

@@ -11,10 +11,10 @@ import torch
 from runs import ids_of, run
 
 from specdec_core.errors import RequestError
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.stubs import Fixed, Garbage, Perfect, stub_plugin
 from specdec_testing.table import random_table, table_target
 from specdec_testing.trees import GarbageTree, PerfectTree
-from specdec_engine import LLM, SamplingParams
 
 VOCAB = 12
 MODEL = table_target(random_table(VOCAB, seed=5))

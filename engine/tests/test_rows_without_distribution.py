@@ -11,9 +11,9 @@ import pytest
 import torch
 from runs import target
 
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.stubs import Fixed, Soft, Stub, stub_plugin
 from specdec_testing.table import table_target
-from specdec_engine import LLM, SamplingParams
 
 VOCAB = 12
 BAD = 5  # the id after which the model's logits are broken

@@ -9,16 +9,16 @@ import pytest
 import torch
 from runs import ids_of, run, target
 
+from specdec_core.noise import Purpose, exponential, request_key
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.kernels import Kernels
-from specdec_core.noise import Purpose, exponential, request_key
-from specdec_testing.laws import assert_follows
-from specdec_testing.stubs import Fixed
-from specdec_testing.table import random_table, table_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.request import Request, Work
 from specdec_engine.rows import DrawRows
 from specdec_engine.sampler import Sampler
+from specdec_testing.laws import assert_follows
+from specdec_testing.stubs import Fixed
+from specdec_testing.table import random_table, table_target
 
 VOCAB = 10
 TABLE = random_table(VOCAB, seed=21)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from runs import ControllerPlugin, CountingVerifier, ids_of, prompts, run, target
 
-from specdec_testing.recording import RecordingProposer
-from specdec_testing.stubs import Fixed, Garbage, Perfect, stub_plugin
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.limits import share
+from specdec_testing.recording import RecordingProposer
+from specdec_testing.stubs import Fixed, Garbage, Perfect, stub_plugin
 
 OFF_ABOVE_TWO = {"disable_by_batch_size": 2}
 LONG, SHORT = 24, 3

@@ -20,9 +20,9 @@ from specdec_core import hookimpl
 from specdec_core.draft import Verdict
 from specdec_core.errors import ConfigError
 from specdec_core.metrics import SpecMetrics
-from specdec_testing.stubs import Null, Perfect, stub_plugin
 from specdec_engine import LLM, prometheus
 from specdec_engine.stats import EngineState, EngineStats, spec_line
+from specdec_testing.stubs import Null, Perfect, stub_plugin
 
 CONFIG = {"method": "stub", "num_speculative_tokens": 4}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}

@@ -12,10 +12,10 @@ from test_text import assert_grows
 from words import pieces_tokenizer, tiny_tokenizer
 
 from specdec_core.errors import RequestError
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.stubs import Fixed, Garbage, Perfect, Stub, stub_plugin
 from specdec_testing.table import table_target
 from specdec_testing.targets import tiny_target
-from specdec_engine import LLM, SamplingParams
 
 FIRST = 2  # ids 0 and 1: the prompt, and an end of text; the pieces that the model says come after them
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from runs import ids_of, run, target
 
-from specdec_testing.stubs import Perfect, stub_plugin
-from specdec_testing.table import table_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.request import Request
 from specdec_engine.stopping import StopRules
+from specdec_testing.stubs import Perfect, stub_plugin
+from specdec_testing.table import table_target
 
 # A model that says 3, 4, 5, 43, 7, 9, ... and begins again: blocks of it are known in advance.
 PATH = (3, 4, 5, 43, 7, 9, 10, 11, 12, 13, 14, 15)

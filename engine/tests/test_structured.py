@@ -16,13 +16,13 @@ from words import tiny_tokenizer
 
 from specdec_core.draft import Draft
 from specdec_core.errors import RequestError
+from specdec_core.traits import MethodTraits
+from specdec_engine import LLM, SamplingParams
+from specdec_engine.sampling_params import StructuredOutputsParams
 from specdec_testing.breakers import OutOfVocabulary, Raises, WrongType
 from specdec_testing.stubs import Fixed, Garbage, Null, Perfect, Soft, Stub, stub_plugin
 from specdec_testing.table import random_table
 from specdec_testing.targets import tiny_target
-from specdec_core.traits import MethodTraits
-from specdec_engine import LLM, SamplingParams
-from specdec_engine.sampling_params import StructuredOutputsParams
 
 EOS = 1
 TOKENIZER = tiny_tokenizer()

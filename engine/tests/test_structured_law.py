@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from words import lettered_tokenizer
 
+from specdec_engine import LLM, SamplingParams
+from specdec_engine.sampling_params import StructuredOutputsParams
 from specdec_testing.laws import assert_follows
 from specdec_testing.stubs import Soft, stub_plugin
 from specdec_testing.table import random_table, table_target
-from specdec_engine import LLM, SamplingParams
-from specdec_engine.sampling_params import StructuredOutputsParams
 
 LETTERS = lettered_tokenizer(7, eos=0)
 A, B, C, D, E, Z = range(1, 7)

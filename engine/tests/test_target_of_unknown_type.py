@@ -12,9 +12,9 @@ import pytest
 
 from specdec_core import hookimpl
 from specdec_core.errors import CheckStageError, TargetError
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.stubs import Null
 from specdec_testing.targets import tiny_target
-from specdec_engine import LLM, SamplingParams
 
 KEYS = {"method": "knowing", "num_speculative_tokens": 2}
 ANSWER = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "auto_map": None}

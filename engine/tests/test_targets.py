@@ -12,9 +12,9 @@ from packaging.version import Version
 from runs import ids_of, params, prompts, run
 
 from specdec_core.errors import TargetError
+from specdec_engine import LLM
 from specdec_testing.stubs import Garbage
 from specdec_testing.targets import tiny_target
-from specdec_engine import LLM
 
 RIGHT = ("llama", "gpt2", "qwen3", "gemma3", "mistral", "gpt_oss", "gemma2", "opt", "phi", "deepseek_v3")
 # Their attention goes through the interface from transformers 5.24 on.

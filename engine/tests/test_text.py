@@ -12,11 +12,11 @@ from runs import run
 from words import TEMPLATE, fallback_tokenizer, spaced_tokenizer, tiny_tokenizer
 
 from specdec_core.errors import RequestError
-from specdec_testing.stubs import Fixed, Garbage, Perfect, stub_plugin
-from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.outputs import CompletionOutput, RequestOutput
 from specdec_engine.text import TextStream
+from specdec_testing.stubs import Fixed, Garbage, Perfect, stub_plugin
+from specdec_testing.targets import tiny_target
 
 TEXTS = (
     "the cat sat on the mat",

@@ -11,8 +11,8 @@ import pytest
 from runs import VOCAB, ids_of, params, prompts, target
 
 from specdec_core.errors import RequestError
-from specdec_testing.stubs import Garbage, stub_plugin
 from specdec_engine import LLM, SamplingParams
+from specdec_testing.stubs import Garbage, stub_plugin
 
 CALLS = 3
 

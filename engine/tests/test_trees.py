@@ -11,14 +11,14 @@ from runs import VOCAB, ids_of, params, prompts, run, target
 
 from specdec_core.draft import BatchView, Draft
 from specdec_core.metrics import SpecMetrics
+from specdec_core.traits import MethodTraits
+from specdec_engine import LLM, SamplingParams, trees
+from specdec_engine.request import Request, Work
 from specdec_testing.families import RIGHT
 from specdec_testing.recording import RecordingProposer
 from specdec_testing.stubs import Stub, stub_plugin
 from specdec_testing.targets import tiny_target
 from specdec_testing.trees import GarbageTree, PerfectTree, RaggedTree, Tree, TreeStub, deep, grow
-from specdec_core.traits import MethodTraits
-from specdec_engine import LLM, SamplingParams, trees
-from specdec_engine.request import Request, Work
 
 NODES = 11
 LENGTHS = (1, 90, 7, 33)

@@ -12,12 +12,12 @@ import pytest
 import torch
 from words import model_folder, tiny_tokenizer
 
-from specdec_core.errors import ConfigError, RequestError, TargetError
 from specdec_core.config.keys import Refused
-from specdec_testing.targets import tiny_target
+from specdec_core.errors import ConfigError, RequestError, TargetError
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.kv_plan import arena_bytes
 from specdec_engine.vllm_arguments import ARGUMENTS, CALL_ARGUMENTS, METHODS, Honoured, Missing, NoEffect
+from specdec_testing.targets import tiny_target
 
 PARAMETERS = [p.name for p in inspect.signature(LLM.__init__).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
 RENAMED = {

@@ -5,10 +5,10 @@ import torch
 import triton
 import triton.language as tl
 
+from specdec_core.noise import Noise
 from specdec_nn.ops.noise import triton as noise_triton
 from specdec_nn.ops.race import triton as race_triton
 from specdec_nn.ops.race.reference import exponential_reference, race_reference, uniform_reference
-from specdec_core.noise import Noise
 
 DRAWS = 4096
 

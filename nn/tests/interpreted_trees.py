@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from specdec_nn.ops.compact import triton as compact_triton
-from specdec_nn.ops.ancestor_bits import triton as trees_triton
 from specdec_nn.cache.arena import KVArena, Segment
-from specdec_nn.ops.compact.reference import compact_reference
+from specdec_nn.ops.ancestor_bits import triton as trees_triton
 from specdec_nn.ops.ancestor_bits.reference import ancestor_bits_reference
+from specdec_nn.ops.compact import triton as compact_triton
+from specdec_nn.ops.compact.reference import compact_reference
 
 
 def check_bits(rng):

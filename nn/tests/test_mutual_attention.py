@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from specdec_nn.cache.arena import KVArena
-from specdec_nn.ops.attention.reference import AttentionStep, attention_reference, write_pages
 from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.ops.attention.reference import AttentionStep, attention_reference, write_pages
 
 attention = pytest.importorskip("specdec_nn.ops.attention.numba").attention
 

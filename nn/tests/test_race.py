@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from specdec_nn.ops.race.reference import exponential_reference, philox_word, race_reference, uniform_reference
 from specdec_core.noise import LN2, LOG_COEFFICIENTS, SQRT2, Noise, exponential, philox, uniform
+from specdec_nn.ops.race.reference import exponential_reference, philox_word, race_reference, uniform_reference
 
 numba = pytest.importorskip("numba")
 noise_numba = pytest.importorskip("specdec_nn.ops.noise.numba")

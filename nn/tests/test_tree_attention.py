@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
 from specdec_nn.ops.ancestor_bits.reference import ancestor_bits_reference
+from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
 
 attention = pytest.importorskip("specdec_nn.ops.attention.numba").attention
 plan = pytest.importorskip("specdec_nn.ops.attention.plan")

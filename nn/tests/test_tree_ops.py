@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from specdec_nn.cache.arena import KVArena, Segment
-from specdec_nn.ops.compact.reference import compact_reference
 from specdec_nn.ops.ancestor_bits.reference import ancestor_bits_reference, ancestor_lists, depths
+from specdec_nn.ops.compact.reference import compact_reference
 
 trees_numba = pytest.importorskip("specdec_nn.ops.ancestor_bits.numba")
 compact_numba = pytest.importorskip("specdec_nn.ops.compact.numba")

@@ -10,6 +10,7 @@ from specdec_core.draft import Draft
 from specdec_core.errors import ConfigError, ConfigWarning, PluginError
 from specdec_core.markers import hookimpl
 from specdec_core.sources import Default
+from specdec_core.traits import MethodTraits
 from specdec_testing import breakers
 from specdec_testing.building import build
 from specdec_testing.contract import ProposerContract, script_batch
@@ -20,7 +21,6 @@ from specdec_testing.stubs import Fixed, Garbage, Null, Soft, Stub, stub_plugin
 from specdec_testing.subject import Subject
 from specdec_testing.table import random_table
 from specdec_testing.targets import tiny_target
-from specdec_core.traits import MethodTraits
 
 
 class StubContract(ProposerContract):

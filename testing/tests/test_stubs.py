@@ -10,6 +10,7 @@ import torch
 from specdec_core.draft import BatchView
 from specdec_core.noise import Noise, Purpose, exponential
 from specdec_core.protocols import Proposer
+from specdec_core.traits import MethodTraits
 from specdec_testing import breakers
 from specdec_testing.breakers import StubFailure
 from specdec_testing.checking import draft_problems, host_rows
@@ -20,7 +21,6 @@ from specdec_testing.recording import RecordingProposer
 from specdec_testing.stubs import Fixed, Garbage, Null, Perfect, Soft, noise_row, stub_plugin
 from specdec_testing.table import random_table, table_target
 from specdec_testing.targets import tiny_target
-from specdec_core.traits import MethodTraits
 
 
 def batch_of(*requests, max_draft=4, keys=None):

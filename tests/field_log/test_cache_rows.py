@@ -9,9 +9,9 @@ import pytest
 import torch
 from runs import ids_of, params, prompts, run, target
 
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.recording import RecordingProposer
 from specdec_testing.stubs import Perfect, stub_plugin
-from specdec_engine import LLM, SamplingParams
 
 LOOKUP = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 

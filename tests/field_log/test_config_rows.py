@@ -10,15 +10,15 @@ import pytest
 from runs import CountingVerifier, ids_of, params, prompts, run, target
 
 from specdec_core import hookimpl
-from specdec_core.registry.catalog import Catalog
-from specdec_core.errors import ConfigError, ConfigWarning
-from specdec_core.registry.loader import Registry
 from specdec_core.config.resolve import resolve
+from specdec_core.errors import ConfigError, ConfigWarning
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import Default, TargetInfo
-from specdec_testing.recording import RecordingProposer
-from specdec_testing.stubs import Fixed, Null, Perfect, stub_plugin
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
+from specdec_testing.recording import RecordingProposer
+from specdec_testing.stubs import Fixed, Null, Perfect, stub_plugin
 
 
 class Heads:

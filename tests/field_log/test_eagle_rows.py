@@ -12,10 +12,10 @@ import torch
 from perfect import perfect_head
 from runs import ids_of, params, prompts, run, target
 
+from specdec_engine import LLM, SamplingParams
 from specdec_nn.drafters.draft_sampler import Picks
 from specdec_testing.laws import assert_follows
 from specdec_testing.table import random_table, table_target
-from specdec_engine import LLM, SamplingParams
 
 WIDTH, VOCAB, SMALL = 32, 128, 40
 STATES = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}

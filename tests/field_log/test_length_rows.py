@@ -10,10 +10,10 @@ import torch
 from runs import ids_of, params, prompts, run, target
 
 from specdec_core.draft import BatchView
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.recording import RecordingProposer
 from specdec_testing.stubs import Fixed, Garbage, Perfect, Stub, stub_plugin
 from specdec_testing.table import table_target
-from specdec_engine import LLM, SamplingParams
 
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from runs import ids_of, params, prompts, run, stubs, target
 
+from specdec_engine import SamplingParams
 from specdec_testing.recording import RecordingProposer
 from specdec_testing.stubs import Garbage, Null, Perfect, Stub
-from specdec_engine import SamplingParams
 
 VOCAB = 128
 

@@ -11,10 +11,10 @@ from definition import spelled_out
 from runs import ids_of, prompts, run, target
 
 from specdec_core.errors import RequestError
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.stubs import Fixed, Garbage, Perfect, Soft, Stub
 from specdec_testing.table import random_table, table_target
 from specdec_testing.trees import GarbageTree
-from specdec_engine import LLM, SamplingParams
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
 VOCAB = 12

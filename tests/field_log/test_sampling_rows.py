@@ -13,15 +13,15 @@ from runs import ids_of, prompts, run, target
 
 from specdec_core import hookimpl
 from specdec_core.draft import Draft
-from specdec_nn.ops.race.reference import race_reference
 from specdec_core.noise import Noise, Purpose
-from specdec_testing.laws import assert_follows
-from specdec_testing.stubs import Fixed, Garbage, Perfect, Soft, Stub, stub_plugin
-from specdec_testing.table import random_table, table_target
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.compare import first_difference
+from specdec_nn.ops.race.reference import race_reference
 from specdec_plugin_verifiers.coupled import Coupled
+from specdec_testing.laws import assert_follows
+from specdec_testing.stubs import Fixed, Garbage, Perfect, Soft, Stub, stub_plugin
+from specdec_testing.table import random_table, table_target
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 # The law of the reports, the same after every id.

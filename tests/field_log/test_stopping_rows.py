@@ -9,10 +9,10 @@ import pytest
 from runs import ids_of, run, target
 from words import tiny_tokenizer
 
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.stubs import Fixed, Perfect
 from specdec_testing.table import table_target
 from specdec_testing.targets import tiny_target
-from specdec_engine import LLM, SamplingParams
 
 
 def ngram(k: int, low: int = 1, high: int = 2, **more: Any) -> dict[str, Any]:

@@ -9,11 +9,11 @@ import pytest
 from runs import ids_of, run
 from words import lettered_tokenizer
 
+from specdec_engine import SamplingParams
+from specdec_engine.sampling_params import StructuredOutputsParams
 from specdec_testing.stubs import Fixed, Garbage, Perfect, Stub
 from specdec_testing.table import table_target
 from specdec_testing.targets import tiny_target
-from specdec_engine import SamplingParams
-from specdec_engine.sampling_params import StructuredOutputsParams
 
 VOCAB, EOS = 128, 2
 TOKENIZER = lettered_tokenizer(VOCAB, EOS)

@@ -10,11 +10,11 @@ import pytest
 from runs import ids_of, params, prompts, run, target
 from words import lettered_tokenizer, tiny_tokenizer
 
-from specdec_testing.table import table_target
-from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.sampling_params import StructuredOutputsParams
 from specdec_plugin_suffix.cache import SuffixCache
+from specdec_testing.table import table_target
+from specdec_testing.targets import tiny_target
 
 SUFFIX: dict[str, Any] = {"method": "suffix", "num_speculative_tokens": 8}
 EOS = 2

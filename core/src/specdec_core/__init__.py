@@ -18,5 +18,5 @@ def __getattr__(name: str) -> Any:
         from specdec_core.markers import hookimpl
 
         return hookimpl
-    message = f"module 'specdec' has no attribute {name!r}"
+    message = f"module 'specdec_core' has no attribute {name!r}"
     raise AttributeError(message)

@@ -15,9 +15,18 @@ from specdec_core.markers import hookspec
 if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions, RequestOptions, ResolvedConfig, SpeculativeConfig
     from specdec_core.draft import StepStats
-    from specdec_core.registry.loader import Registry
     from specdec_core.protocols import Controller, Proposer, Verifier
-    from specdec_core.sources import Default, Detection, DraftSource, Note, Problem, TargetHandle, TargetInfo, TargetSwap
+    from specdec_core.registry.loader import Registry
+    from specdec_core.sources import (
+        Default,
+        Detection,
+        DraftSource,
+        Note,
+        Problem,
+        TargetHandle,
+        TargetInfo,
+        TargetSwap,
+    )
     from specdec_core.traits import MethodTraits
 
 

@@ -3,8 +3,9 @@
 A draw belongs to (request key, absolute position, sequence index, purpose, token id) and to nothing else, so it does
 not depend on the batch, the method, the step or a restart. Bits come from Philox4x32-10 (Salmon et al. 2011) with the
 64-bit request key as key and (token id, position, sequence index, purpose) as counter; word 0 is used. Every backend
-(torch here in `specdec_nn.ops.race.reference`, numba, Triton) gives bit-equal noise, since it is made of integer operations and of
-separately rounded float64 additions, multiplications and one division: no fused multiply-add, no library logarithm.
+(torch here in `specdec_nn.ops.race.reference`, numba, Triton) gives bit-equal noise, since it is made of integer
+operations and of separately rounded float64 additions, multiplications and one division: no fused multiply-add, no
+library logarithm.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from specdec_core.config import checkpoint
-from specdec_core.config import gguf_file
+from specdec_core.config import checkpoint, gguf_file
 from specdec_core.errors import ConfigError, TargetError
 
 if TYPE_CHECKING:

@@ -25,8 +25,9 @@ class MethodTraits:
     law            "deterministic": each draft is a point mass. "soft": drawn from `Draft.q`.
     shares_noise   drafts are drawn with `BatchView.noise`, keyed like the target's own draws.
     remembers      drafts may depend on outputs of other requests, or on what was kept from earlier sessions. The
-                   proposer must then have `memory_digest` (`specdec_core.protocols.Remembers`), and where a verifier decides
-                   by noise of its own, the host keys that noise by the order of arrival and by the digest as well.
+                   proposer must then have `memory_digest` (`specdec_core.protocols.Remembers`), and where a verifier
+                   decides by noise of its own, the host keys that noise by the order of arrival and by the digest as
+                   well.
     weights        "none", "own" (a checkpoint of its own), or "target" (inside the target's checkpoint).
     vocabulary     ids of the drafts: the "target"'s, a "subset" mapped by the method, or an "other" tokenizer's.
     max_tokens     the longest draft that the method can make, None for no limit of its own.

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from specdec_core.registry.catalog import Catalog, Record
+from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError
+from specdec_core.registry.catalog import Catalog, Record
 from specdec_core.registry.loader import Registry
-from specdec_core.config.resolve import resolve
 from specdec_core.sources import TargetInfo
 
 PROPOSERS = "specdec.proposers.v1"

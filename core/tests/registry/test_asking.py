@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from specdec_core.registry import asking
-from specdec_core.errors import ConfigError, PluginWarning
 from specdec_core.config.resolve import resolve, swap_target
+from specdec_core.errors import ConfigError, PluginWarning
+from specdec_core.registry import asking
 from specdec_core.sources import DraftSource
 
 DETECTS = """

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from specdec_core.registry.catalog import Catalog
 from specdec_core.errors import (
     ConflictError,
     DeprecatedNameWarning,
@@ -14,6 +13,7 @@ from specdec_core.errors import (
     UnknownNameError,
     VersionStageError,
 )
+from specdec_core.registry.catalog import Catalog
 
 PROPOSERS = "specdec.proposers.v1"
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from pydantic import Field, ValidationError
 
+from specdec_core.config.options import validate
 from specdec_core.config.speculative import MethodOptions, SpeculativeConfig
 from specdec_core.errors import ConfigError
-from specdec_core.config.options import validate
 
 GIVEN = {"method": "x", "num-speculative-tokens": 3, "own_key": [1], "max_model_len": 8}
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from specdec_core.config.checkpoint import locate
-from specdec_core.errors import CheckStageError, ConfigError, ConfigWarning
 from specdec_core.config.resolve import resolve
+from specdec_core.errors import CheckStageError, ConfigError, ConfigWarning
 
 CONFIG = {"method": "alpha", "num_speculative_tokens": 2}
 IN_TARGET = """

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from specdec_core.errors import ConfigError, ConfigWarning, TraitsStageError
 from specdec_core.config.resolve import resolve
+from specdec_core.errors import ConfigError, ConfigWarning, TraitsStageError
 from specdec_core.sources import TargetInfo
 from specdec_core.traits import MethodTraits
 

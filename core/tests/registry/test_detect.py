@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from specdec_core.errors import ConfigError, PluginWarning
 from specdec_core.config.resolve import resolve, swap_target
+from specdec_core.errors import ConfigError, PluginWarning
 from specdec_core.sources import DraftSource
 
 DETECTS = """

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from specdec_core.config.parse import load_mapping
 from specdec_core.cli.dotted import fold
-from specdec_core.errors import ConfigError
 from specdec_core.config.foreign_keys import FOREIGN
 from specdec_core.config.key_table import KEYS
+from specdec_core.config.parse import load_mapping
+from specdec_core.errors import ConfigError
 
 
 def folded(*arguments):

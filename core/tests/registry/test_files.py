@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from specdec_core.registry.catalog import Catalog
 from specdec_core.errors import (
     PluginError,
 )
+from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 
 

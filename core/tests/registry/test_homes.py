@@ -15,7 +15,7 @@ KINDS = {"specdec.proposers.v1": "proposer", "specdec.verifiers.v1": "verifier",
 
 
 def test_the_table_holds_the_names_of_every_distribution_of_the_project():
-    table = json.loads((ROOT / "core/src/specdec" / TABLE).read_text())
+    table = json.loads((ROOT / "core/src/specdec_core" / TABLE).read_text())
     found = {kind: {} for kind in KINDS.values()}
     for file in (
         *ROOT.glob("plugins/*/pyproject.toml"),

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from specdec_core.config.speculative import COMMON_KEYS
-from specdec_core.errors import ConfigWarning, DeprecatedNameWarning
 from specdec_core.config.key_docs import rewrite
 from specdec_core.config.key_table import KEYS
 from specdec_core.config.keys import FLAG, TEXT, Common, NoEffect, Old, Option, Refused
 from specdec_core.config.resolve import resolve
+from specdec_core.config.speculative import COMMON_KEYS
+from specdec_core.errors import ConfigWarning, DeprecatedNameWarning
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 TODAY = """

@@ -2,6 +2,7 @@
 
 import pytest
 
+from specdec_core.config.resolve import request_options
 from specdec_core.errors import (
     CheckStageError,
     ConfigWarning,
@@ -10,7 +11,6 @@ from specdec_core.errors import (
     RequestError,
     TraitsStageError,
 )
-from specdec_core.config.resolve import request_options
 
 
 def reasons(resolved):

@@ -6,7 +6,6 @@ import types
 import pytest
 
 from specdec_core import hookimpl
-from specdec_core.registry.catalog import Catalog
 from specdec_core.errors import (
     ConfigError,
     ImportStageError,
@@ -17,8 +16,9 @@ from specdec_core.errors import (
     TraitsStageError,
     VersionStageError,
 )
-from specdec_core.registry.loader import Registry
 from specdec_core.protocols import Controller
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 
 
 def load(site, name, kind="proposer"):

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import specdec_core
-from specdec_core.registry.catalog import Catalog
 from specdec_core.config.foreign_keys import FOREIGN
 from specdec_core.config.key_table import KEYS
+from specdec_core.registry.catalog import Catalog
 
 ELSEWHERE = {
     "ngram", "ngram_gpu", "suffix", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "draft_model", "dflash",

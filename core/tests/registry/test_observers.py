@@ -3,11 +3,11 @@
 import pytest
 
 from specdec_core import hookimpl
-from specdec_core.registry.catalog import Catalog
 from specdec_core.errors import (
     CheckStageError,
     PluginWarning,
 )
+from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import SpeculativeConfig
 from specdec_core.errors import (
     CheckStageError,
@@ -12,7 +13,6 @@ from specdec_core.errors import (
     ImportStageError,
     UnknownNameError,
 )
-from specdec_core.config.resolve import resolve
 
 
 def reasons(resolved):

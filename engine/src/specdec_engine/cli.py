@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_core.errors import RequestError
-from specdec_core.config.json_hints import quoting_hint
 from specdec_core.cli.output import emit
+from specdec_core.config.json_hints import quoting_hint
+from specdec_core.errors import RequestError
 from specdec_engine.prompt_files import read_prompts
 
 if TYPE_CHECKING:

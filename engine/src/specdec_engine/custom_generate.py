@@ -17,7 +17,6 @@ from transformers.generation.configuration_utils import GenerationConfig
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specdec_core.errors import RequestError
-from specdec_nn.cache.arena import PAGE_SIZE
 from specdec_engine.generate_arguments import (
     check_config,
     check_model_kwargs,
@@ -28,6 +27,7 @@ from specdec_engine.generate_arguments import (
 )
 from specdec_engine.kept_engine import KeptEngine, engine_for
 from specdec_engine.sampling_params import SamplingParams
+from specdec_nn.cache.arena import PAGE_SIZE
 
 logger = logging.getLogger("specdec_engine")
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from specdec_engine.request import Work
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.ops.attention.reference import AttentionStep
-from specdec_engine.request import Work
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ from torch import nn
 
 from specdec_core.config.speculative import SpeculativeConfig
 from specdec_core.errors import RequestError
-from specdec_nn.turns import lock_of
 from specdec_engine.llm import LLM
+from specdec_nn.turns import lock_of
 
 ATTRIBUTE: Final = "_specdec_engine"
 # Parameters of LLM that make sense for a model that is loaded already.

@@ -10,9 +10,9 @@ import torch
 
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError, TargetError
-from specdec_nn.cache.arena import PAGE_SIZE
 from specdec_core.sources import TargetInfo
 from specdec_engine.memory import Room, host_room
+from specdec_nn.cache.arena import PAGE_SIZE
 
 # Of what is left for caches; as much again is for the drafter's, and the rest for the work of a step.
 MEMORY_SHARE: Final = 0.4

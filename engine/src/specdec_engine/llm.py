@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from specdec_core.config.plain_values import plain
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.draft import StepStats
 from specdec_core.errors import RequestError
 from specdec_core.metrics import SpecMetrics
-from specdec_nn.hf.loading import eos_ids, resolve_device
-from specdec_core.config.plain_values import plain
 from specdec_engine.chat import read_template
 from specdec_engine.compare import Divergence, diagnose
 from specdec_engine.drafting import Drafting
@@ -40,6 +39,7 @@ from specdec_engine.stopping import StopRules
 from specdec_engine.submission import Submission
 from specdec_engine.threads import torchs_threads
 from specdec_engine.vllm_calls import VllmMethods, check_call, read_arguments, read_seed
+from specdec_nn.hf.loading import eos_ids, resolve_device
 
 MAX_NUM_SEQS = 64
 

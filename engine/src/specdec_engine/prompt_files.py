@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec_core.errors import RequestError
 from specdec_core.config.text_files import decode, read_lines
+from specdec_core.errors import RequestError
 from specdec_engine.prompt_text import check_text
 
 

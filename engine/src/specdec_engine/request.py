@@ -13,12 +13,12 @@ from torch import Tensor
 from specdec_core.draft import IntArray
 from specdec_core.host.handed import HandedRequest, KnownIds
 from specdec_core.metrics import SpecMetrics
-from specdec_nn.cache.arena import Segment
-from specdec_nn.ops.ancestor_bits.reference import depths
 from specdec_engine.grammar_state import GrammarState
 from specdec_engine.outputs import Logprobs, StopKind
 from specdec_engine.sampling_params import SamplingParams
 from specdec_engine.text import TextStream
+from specdec_nn.cache.arena import Segment
+from specdec_nn.ops.ancestor_bits.reference import depths
 
 if TYPE_CHECKING:
     from specdec_engine.pipeline import Pipeline
@@ -135,7 +135,8 @@ class Work:
     wants      how many rows at the end need logits: 0 inside a prompt, else 1 + num_draft
     parents    [num_draft] int32 where the drafts are the nodes of a tree, as in `Draft.parents`; None for a chain.
                The ids are then the newest one and the nodes
-    ancestors  [1 + num_draft, words] int64, the bits of `specdec_nn.ops.ancestor_bits.reference` of these ids; None for a chain
+    ancestors  [1 + num_draft, words] int64, the bits of `specdec_nn.ops.ancestor_bits.reference` of these ids; None for
+               a chain
     """
 
     request: Request

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from specdec_nn.turns import TurnLock
 from specdec_engine.group import Group
 from specdec_engine.outputs import RequestOutput
 from specdec_engine.request import Request
 from specdec_engine.stats import EngineStats
 from specdec_engine.step import Stepper
+from specdec_nn.turns import TurnLock
 
 
 class Run:

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_nn.ops.truncate.reference import Truncation
 from specdec_core.noise import Noise, Purpose
 from specdec_engine.edits import Edits
 from specdec_engine.grammar_mask import forbid
 from specdec_engine.rows import DrawRows
+from specdec_nn.ops.truncate.reference import Truncation
 
 Race = Callable[[Tensor, Noise, int], Tensor]
 Truncate = Callable[[Tensor, Truncation], Tensor]

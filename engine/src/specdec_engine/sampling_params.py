@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from specdec_core.config.plain_values import plain
 from specdec_core.errors import RequestError
 from specdec_core.noise import GREEDY_BELOW
-from specdec_core.config.plain_values import plain
 from specdec_engine.prompt_text import check_text
 
 SEEDS: Final = 2**64  # a seed is the 64-bit key of the noise

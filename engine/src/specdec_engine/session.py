@@ -14,26 +14,26 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from specdec_core.registry.catalog import Catalog
-from specdec_core.config.speculative import ResolvedConfig, SpeculativeConfig
 from specdec_core.config.detect import load_target_as
+from specdec_core.config.resolve import resolve, swap_target
+from specdec_core.config.speculative import ResolvedConfig, SpeculativeConfig
 from specdec_core.errors import ConfigError, TargetError
+from specdec_core.host.factory import make_controller, make_proposer, make_verifier
+from specdec_core.protocols import Controller, Proposer, Verifier
+from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.kernels import Kernels
 from specdec_core.registry.loader import Registry
-from specdec_core.host.factory import make_controller, make_proposer, make_verifier
+from specdec_core.registry.tried import warn_if_newer
+from specdec_core.sources import DraftSource, TargetInfo
+from specdec_engine.contained import ContainedController, ContainedVerifier
+from specdec_engine.kv_plan import draft_bytes, plan, replan
+from specdec_engine.target import Target
 from specdec_nn.hf.families import check_config
 from specdec_nn.hf.loading import ModelSource, is_known_type, load_config, load_model, resolve_dtype
 from specdec_nn.hf.model import FlatModel
 from specdec_nn.hf.probe import probe
 from specdec_nn.hf.tokenizers import load_named_tokenizer, load_tokenizer
 from specdec_nn.turns import lock_of
-from specdec_core.protocols import Controller, Proposer, Verifier
-from specdec_core.config.resolve import resolve, swap_target
-from specdec_core.sources import DraftSource, TargetInfo
-from specdec_core.registry.tried import warn_if_newer
-from specdec_engine.contained import ContainedController, ContainedVerifier
-from specdec_engine.kv_plan import draft_bytes, plan, replan
-from specdec_engine.target import Target
 
 CPU_CHUNK = 512
 FIXED_WIDTH_CHUNK = 64

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from specdec_core.errors import TargetError
-from specdec_nn.cache.arena import KVArena
-from specdec_nn.hf.model import FlatModel
-from specdec_nn.turns import lock_of
 from specdec_core.sources import TargetInfo
 from specdec_engine.flat_batch import FlatBatch, build, split
 from specdec_engine.request import Work
+from specdec_nn.cache.arena import KVArena
+from specdec_nn.hf.model import FlatModel
+from specdec_nn.turns import lock_of
 
 
 @dataclass(slots=True)

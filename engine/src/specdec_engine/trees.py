@@ -13,7 +13,9 @@ from torch import Tensor
 from specdec_core.draft import Draft, IntArray
 
 AncestorBits = Callable[[Tensor, Sequence[int]], Tensor]
-Tree = tuple[IntArray, npt.NDArray[np.int64]]  # parents, and the bits of `specdec_nn.ops.ancestor_bits.reference` of the newest id and nodes
+Tree = tuple[
+    IntArray, npt.NDArray[np.int64]
+]  # parents, and the bits of `specdec_nn.ops.ancestor_bits.reference` of the newest id and nodes
 
 
 def depths(draft: Draft) -> IntArray:

@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar
 
 from torch import nn
 
-from specdec_core.config.speculative import SpeculativeConfig
-from specdec_core.errors import ConfigError, RequestError, TargetError
 from specdec_core.config.keys import Refused, is_one_of
 from specdec_core.config.plain_values import plain
+from specdec_core.config.speculative import SpeculativeConfig
+from specdec_core.errors import ConfigError, RequestError, TargetError
 from specdec_engine.chat import ChatOptions, ContentFormat, read_template, render
 from specdec_engine.outputs import RequestOutput
 from specdec_engine.sampling_params import SEEDS, SamplingParams

@@ -12,8 +12,8 @@ from pydantic import Field
 from specdec_core.config.speculative import MethodOptions
 from specdec_core.draft import Draft
 from specdec_core.markers import hookimpl
-from specdec_testing.stubs import Stub
 from specdec_core.traits import MethodTraits
+from specdec_testing.stubs import Stub
 
 THIRD_PARTY = Path(__file__).parent / "third_party" / "acme-echo"
 METHODS = ("table_drafts", "wrong", "reads_states")

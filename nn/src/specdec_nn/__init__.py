@@ -1,1 +1,3 @@
-"""Torch building blocks shared by hosts and model-based plugins; the only part of core that may import torch."""
+"""Torch parts that drafters and engines share: ops and their kernels, caches, layers, checkpoints, drafting loops."""
+
+__version__ = "0.1.0"

@@ -12,9 +12,9 @@ from dflash_oracle import Drafted, Oracle
 from torch import Tensor
 
 from specdec_core.draft import BatchView, Draft, FinishReason, RequestView
+from specdec_core.traits import MethodTraits
 from specdec_testing.recording import Call, RecordingProposer
 from specdec_testing.stubs import Stub
-from specdec_core.traits import MethodTraits
 
 
 class Wrapped(Stub):

@@ -11,8 +11,8 @@ import transformers
 from dflash_replay import Wrapped, watched
 from transformers.generation.candidate_generator import DFlashTokenCandidateGenerator
 
-from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
+from specdec_testing.targets import tiny_target
 
 BLOCK, TOKENS = 6, 40
 PROMPT = [5, 9, 77, 31, 8, 64, 20, 11, 3, 90, 46, 101, 7]

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from dflash_layouts import EVERY, LAYOUTS, SPARKS, TARGET, Layout
 
-from specdec_core.registry.catalog import Catalog
 from specdec_core.config.detect import detect, swap_target
-from specdec_core.registry.loader import Registry
 from specdec_core.config.resolve import resolve
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import DraftSource
-from specdec_testing.fakes import target_info
 from specdec_plugin_dflash import reading, speculators
 from specdec_plugin_dflash.detection import method_of_name
+from specdec_testing.fakes import target_info
 
 
 def claim(layout: Layout, folder: Path) -> tuple[str, str]:

@@ -12,9 +12,9 @@ from dflash_layouts import EVERY, Layout
 from dflash_replay import agreement, watched
 from torch import Tensor
 
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.recording import RecordingProposer
 from specdec_testing.targets import tiny_target
-from specdec_engine import LLM, SamplingParams
 
 HALF = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.8, 0.7, 0.6, 0.5]}
 LENGTHS = (5, 24, 1)

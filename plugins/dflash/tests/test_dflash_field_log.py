@@ -14,10 +14,10 @@ import transformers
 from dflash_layouts import EVERY, LAYOUTS, VOCAB, WIDTH, Layout, flash
 from dflash_replay import Wrapped, watched
 
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.laws import assert_follows
 from specdec_testing.table import random_table, table_target
 from specdec_testing.targets import tiny_target
-from specdec_engine import LLM, SamplingParams
 
 LLAMA_3 = {
     "rope_type": "llama3",

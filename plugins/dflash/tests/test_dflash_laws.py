@@ -100,8 +100,8 @@ def test_draws_of_every_place_follow_the_reported_law(name: str, tmp_path: Path)
 
 def test_drafts_with_shared_noise_are_the_targets_draws_where_the_laws_agree(tmp_path: Path) -> None:
     """The host's draw at a place is the race of its law with the noise of that place; here it is run on q itself."""
-    from specdec_nn.ops.race.reference import race_reference
     from specdec_core.noise import Noise, Purpose, request_key
+    from specdec_nn.ops.race.reference import race_reference
 
     layout = EVERY["dflash: standard"]
     oracle, compared = layout.oracle(), 0

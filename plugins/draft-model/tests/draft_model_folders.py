@@ -12,11 +12,11 @@ import numpy as np
 from specdec_core.draft import BatchView, Draft
 from specdec_core.noise import Noise, request_key
 from specdec_core.protocols import Proposer
+from specdec_core.traits import MethodTraits
 from specdec_testing.building import build
 from specdec_testing.fakes import FakeRequest, FakeTarget
 from specdec_testing.subject import Subject
 from specdec_testing.targets import tiny_target
-from specdec_core.traits import MethodTraits
 
 METHOD = "draft_model"
 POSITIONS = {"gpt2": "n_positions"}

@@ -11,8 +11,8 @@ import torch
 from draft_model_folders import draft, patch
 from safetensors.torch import save_file
 
-from specdec_core.registry.catalog import Catalog
 from specdec_core.config.detect import detect as detect_among_all
+from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import DraftSource
 from specdec_plugin_draft_model.detection import detect

@@ -14,12 +14,12 @@ from draft_model_tokenizers import numbered
 from safetensors.torch import load_file, save_file
 
 from specdec_core.errors import ConfigError, PluginError, TargetError
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.fakes import FakeRequest, FakeTarget
 from specdec_testing.identity import assert_same_output, sample_prompts
 from specdec_testing.laws import assert_follows, count
 from specdec_testing.table import random_table, table_target
 from specdec_testing.targets import tiny_target
-from specdec_engine import LLM, SamplingParams
 
 WORDS = [f"w{i}" for i in range(128)]
 

@@ -12,11 +12,11 @@ from draft_model_folders import asked, drafter, keys, patch, saved
 from draft_model_oracle import Ids, Oracle
 from draft_model_tokenizers import numbered
 
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.fakes import FakeRequest, FakeTarget
 from specdec_testing.laws import assert_follows, count
 from specdec_testing.table import random_table, table_target
 from specdec_testing.targets import tiny_target
-from specdec_engine import LLM, SamplingParams
 
 V = 6
 LAW = random_table(V, seed=1, concentration=0.8)

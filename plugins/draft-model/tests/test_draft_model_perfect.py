@@ -12,11 +12,11 @@ from draft_model_folders import drafter, keys, saved
 
 from specdec_core.draft import BatchView
 from specdec_core.noise import Noise
+from specdec_engine import LLM, SamplingParams
+from specdec_plugin_draft_model import running
 from specdec_testing.fakes import FakeRequest, FakeTarget
 from specdec_testing.identity import assert_same_output
 from specdec_testing.targets import tiny_target
-from specdec_engine import LLM, SamplingParams
-from specdec_plugin_draft_model import running
 
 TARGET = tiny_target("llama", max_position_embeddings=1024)
 K = 4

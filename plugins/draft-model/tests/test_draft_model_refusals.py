@@ -13,11 +13,11 @@ import torch
 import transformers
 from draft_model_folders import METHOD, draft, drafter, patch, saved
 
-from specdec_core.registry.catalog import Catalog
+from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError, PluginError, SpecdecError, TargetError
+from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
-from specdec_core.config.resolve import resolve
 from specdec_testing.fakes import FakeTarget
 from specdec_testing.targets import tiny_target
 

@@ -12,11 +12,11 @@ from draft_model_folders import drafter, keys, saved
 from draft_model_tokenizers import byte_level, metaspace, numbered
 
 from specdec_core.errors import ConfigError, MakeStageError
+from specdec_engine import LLM, SamplingParams
+from specdec_plugin_draft_model.running import Runner
 from specdec_testing.fakes import FakeTarget
 from specdec_testing.identity import assert_same_output
 from specdec_testing.table import table_target
-from specdec_engine import LLM, SamplingParams
-from specdec_plugin_draft_model.running import Runner
 
 TEXT = {"use_heterogeneous_vocab": True, "heterogeneous_vocab_method": "text"}
 WORDS = ("the", "boats", "came", "home", "smelled", "of", "flour", "Naïve", "日本語", "twelve", "quiet", "fourteenth")

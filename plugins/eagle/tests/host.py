@@ -19,8 +19,8 @@ from torch import Tensor
 from specdec_core.draft import BatchView, Draft, Rows
 from specdec_core.noise import Noise, request_key
 from specdec_core.protocols import Proposer
-from specdec_testing.fakes import FakeRequest, FakeTarget
 from specdec_core.traits import MethodTraits
+from specdec_testing.fakes import FakeRequest, FakeTarget
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ import checkpoints
 from oracle_head import Head
 from torch import Tensor
 
-from specdec_core.registry.catalog import Catalog
+from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import ResolvedConfig
-from specdec_core.registry.loader import Registry
 from specdec_core.host.factory import make_proposer
 from specdec_core.protocols import Proposer
-from specdec_core.config.resolve import resolve
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_testing.fakes import FakeTarget
 from specdec_testing.targets import tiny_target
 

@@ -8,11 +8,11 @@ from typing import Any
 import checkpoints
 import pytest
 
-from specdec_core.registry.catalog import Catalog
+from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError
+from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
-from specdec_core.config.resolve import resolve
 from specdec_core.sources import TargetInfo
 from specdec_plugin_eagle.aux_layers import KEY
 

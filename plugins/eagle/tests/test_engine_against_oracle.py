@@ -22,10 +22,10 @@ from oracle_head import Head
 from torch import Tensor
 
 from specdec_core.draft import BatchView, Draft, FinishReason, RequestView
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.recording import Call, RecordingProposer
 from specdec_testing.stubs import Stub
 from specdec_testing.targets import tiny_config, tiny_target
-from specdec_engine import LLM, SamplingParams
 
 FAMILIES = ("llama", "gemma2", "gemma3", "qwen3", "gpt2", "mistral", "opt", "phi")
 COMMON = (

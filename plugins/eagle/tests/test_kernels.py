@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from specdec_testing.triton_checks import assert_triton_checks_pass
 from specdec_plugin_eagle.kernels.torch_ref import draft_rows, tree_expand
+from specdec_testing.triton_checks import assert_triton_checks_pass
 
 
 def test_children_come_by_logit_and_scores_add_up() -> None:

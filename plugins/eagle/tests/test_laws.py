@@ -12,20 +12,20 @@ import torch
 from host import PLANS, Call, Host, Life
 from layouts import LAYOUTS, PARALLEL, FamilyTarget, Layout
 
-from specdec_core.registry.catalog import Catalog
+from specdec_core.config.resolve import resolve
 from specdec_core.draft import BatchView, Draft
-from specdec_core.registry.loader import Registry
 from specdec_core.host.factory import make_verifier
+from specdec_core.noise import Noise, Purpose, request_key
+from specdec_core.protocols import Verifier
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
+from specdec_core.token_tree import TokenTree
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import ChainPlan, Round
 from specdec_nn.ops.race.reference import race_reference
-from specdec_core.noise import Noise, Purpose, request_key
-from specdec_core.protocols import Verifier
-from specdec_core.config.resolve import resolve
+from specdec_plugin_eagle.static_tree import StaticTreePlan
 from specdec_testing.fakes import FakeRequest
 from specdec_testing.laws import assert_follows
-from specdec_core.token_tree import TokenTree
-from specdec_plugin_eagle.static_tree import StaticTreePlan
 
 TREE = ((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 1, 0))
 TEMPERATURES = (0.7, 0.0, 1.3)

@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_core.registry.catalog import Catalog
+from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError
-from specdec_core.registry.loader import Registry
 from specdec_core.host.factory import make_proposer
-from specdec_core.config.resolve import resolve
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import DraftSource, TargetInfo
-from specdec_testing.fakes import FakeTarget
-from specdec_testing.targets import tiny_target
 from specdec_plugin_eagle.layout import Layout, Reading
 from specdec_plugin_eagle.options import EagleOptions
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.targets import tiny_target
 
 TARGET = tiny_target("llama", num_hidden_layers=8)
 WIDTH, VOCAB = TARGET.config.hidden_size, TARGET.config.vocab_size

@@ -13,9 +13,9 @@ import torch
 from layouts import LAYOUTS, three
 
 from specdec_core.errors import SpecdecError
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.settings import unchanged
 from specdec_testing.targets import tiny_target
-from specdec_engine import LLM, SamplingParams
 
 SAMPLING = SamplingParams(temperature=0.7, seed=3, max_tokens=8, ignore_eos=True)
 

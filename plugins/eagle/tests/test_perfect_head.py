@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from perfect import perfect_head
 
-from specdec_testing.table import random_table, table_target
 from specdec_engine import LLM, SamplingParams
+from specdec_testing.table import random_table, table_target
 
 VOCAB = 24
 TABLE = random_table(VOCAB, seed=5, concentration=0.3)

@@ -13,10 +13,10 @@ import torch
 from host import Host
 from layouts import LAYOUTS, TARGET, VOCAB, WIDTH, Layout, changed, three
 
-from specdec_core.registry.catalog import Catalog
-from specdec_core.errors import ConfigError
-from specdec_core.registry.loader import Registry
 from specdec_core.config.resolve import resolve
+from specdec_core.errors import ConfigError
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_testing.fakes import FakeTarget
 
 INFO = FakeTarget(TARGET).info

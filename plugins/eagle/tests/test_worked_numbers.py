@@ -10,16 +10,16 @@ import torch
 from host import split
 
 from specdec_core.draft import BatchView, Draft, Rows
+from specdec_core.noise import Noise
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.drafters.hidden_state import FeatureDrafter
 from specdec_nn.ops.ancestor_bits.reference import ancestor_bits_reference, ancestor_lists, depths
-from specdec_core.noise import Noise
-from specdec_testing.fakes import FakeRequest
 from specdec_plugin_eagle.aux_layers import aux_layers
 from specdec_plugin_eagle.dynamic_tree import DynamicTreePlan
 from specdec_plugin_eagle.kernels.torch_ref import draft_rows, tree_expand
 from specdec_plugin_eagle.options import EagleOptions
+from specdec_testing.fakes import FakeRequest
 
 ROOT, A, B, C, D, E, F = range(7)
 

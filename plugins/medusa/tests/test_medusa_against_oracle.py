@@ -12,10 +12,10 @@ from medusa_checkpoints import VOCAB
 from medusa_layouts import LAYOUTS, Layout
 from medusa_watch import Row, Watch, assert_all_are, built
 
-from specdec_testing.contract import script_batch
-from specdec_testing.driving import Driver
 from specdec_core.token_tree import parse_tree
 from specdec_plugin_medusa.choices import NAMES, named
+from specdec_testing.contract import script_batch
+from specdec_testing.driving import Driver
 
 TREES = {
     "two-levels": "[(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)]",

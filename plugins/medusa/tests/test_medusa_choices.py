@@ -10,8 +10,8 @@ import medusa_oracle as oracle
 import pytest
 import torch
 
-from specdec_nn.ops.ancestor_bits.reference import ancestor_bits_reference, depths
 from specdec_core.token_tree import TokenTree, parse_tree
+from specdec_nn.ops.ancestor_bits.reference import ancestor_bits_reference, depths
 from specdec_plugin_medusa.choices import NAMES, named, paths_of
 from specdec_plugin_medusa.options import MedusaOptions
 

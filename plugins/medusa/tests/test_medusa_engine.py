@@ -16,9 +16,9 @@ from medusa_watch import Watch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specdec_testing.targets import tiny_target
 from specdec_core.token_tree import parse_tree
 from specdec_engine import LLM, SamplingParams
+from specdec_testing.targets import tiny_target
 
 HALF = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.8, 0.6, 0.4]}
 TREE = "[(0,), (1,), (0, 0), (0, 1), (1, 0)]"

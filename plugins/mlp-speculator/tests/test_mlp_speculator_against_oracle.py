@@ -12,9 +12,9 @@ from mlp_speculator_checkpoints import VOCAB
 from mlp_speculator_layouts import LAYOUTS, Layout
 from mlp_speculator_watch import Row, Watch, assert_all_are, built
 
+from specdec_plugin_mlp_speculator.layout import embedding_factor, embedding_weight, state_weight
 from specdec_testing.contract import script_batch
 from specdec_testing.driving import Driver
-from specdec_plugin_mlp_speculator.layout import embedding_factor, embedding_weight, state_weight
 
 
 def driven(layout: Layout, folder: Path, **keys: Any) -> Watch:

@@ -14,8 +14,8 @@ from mlp_speculator_layouts import LAYOUTS
 from mlp_speculator_watch import Row, Watch
 from torch import Tensor
 
-from specdec_testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
+from specdec_testing.targets import tiny_target
 
 HALF = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.8, 0.6, 0.4]}
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from specdec_core.registry.catalog import Catalog
-from specdec_core.config.speculative import ResolvedConfig
-from specdec_core.registry.loader import Registry
 from specdec_core.config.resolve import resolve
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
 
 LAYERS = 3

@@ -15,10 +15,10 @@ from mtp_replay import Compared, oracle_of
 
 from specdec_core.errors import SpecdecError
 from specdec_core.sources import TargetInfo
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.contract import ProposerContract
 from specdec_testing.fakes import FakeTarget
 from specdec_testing.identity import IdentityContract
-from specdec_engine import LLM, SamplingParams
 
 PROMPTS = [list(range(3, 24)), [5], [9, 8, 7] * 5]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=14, ignore_eos=True)

@@ -10,11 +10,11 @@ import pytest
 from mtp_folders import DRAFTING, LLAMA, config, deepseek, folder_of, model_of, settled
 from mtp_rows import ROWS
 
-from specdec_core.registry.catalog import Catalog
+from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError
+from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
-from specdec_core.config.resolve import resolve
 from specdec_core.sources import DraftSource, TargetInfo
 from specdec_plugin_mtp.families import FAMILIES
 from specdec_plugin_mtp.overriding import family_of

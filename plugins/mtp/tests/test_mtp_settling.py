@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from mtp_folders import DEEPSEEK, DRAFTING, deepseek, folder_of, model_of, reasons, settled
 
-from specdec_core.registry.catalog import Catalog
-from specdec_core.errors import ConfigError, ConfigWarning, DeprecatedNameWarning
-from specdec_core.registry.loader import Registry
 from specdec_core.config.resolve import resolve
+from specdec_core.errors import ConfigError, ConfigWarning, DeprecatedNameWarning
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
 from specdec_plugin_mtp.options import MtpOptions
 

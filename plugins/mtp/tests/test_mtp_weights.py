@@ -16,9 +16,9 @@ from mtp_replay import built, compared, handle_of
 from torch import Tensor
 
 from specdec_core.errors import ConfigError
+from specdec_core.protocols import Proposer
 from specdec_nn.checkpoints import weights
 from specdec_nn.drafters.hidden_state import FeatureDrafter
-from specdec_core.protocols import Proposer
 from specdec_plugin_mtp.weights import dequantised
 
 DRAWN = {"temperature": 1.3, "draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}

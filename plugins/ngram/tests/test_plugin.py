@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from specdec_core.registry.catalog import Catalog
-from specdec_core.errors import ConfigError, DeprecatedNameWarning
-from specdec_core.registry.loader import Registry
-from specdec_core.protocols import Proposer
 from specdec_core.config.resolve import resolve
+from specdec_core.errors import ConfigError, DeprecatedNameWarning
+from specdec_core.protocols import Proposer
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
+from specdec_plugin_ngram.device_proposer import NgramGpuProposer
+from specdec_plugin_ngram.proposer import NgramProposer
 from specdec_testing.contract import ProposerContract
 from specdec_testing.fakes import FakeTarget
 from specdec_testing.targets import tiny_target
-from specdec_plugin_ngram.device_proposer import NgramGpuProposer
-from specdec_plugin_ngram.proposer import NgramProposer
 
 METHODS = {"ngram": NgramProposer, "ngram_gpu": NgramGpuProposer}
 INFO = TargetInfo(model=None, hf_config={}, vocab_size=128, hidden_size=32, num_layers=2, max_model_len=256)

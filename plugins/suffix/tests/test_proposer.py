@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from specdec_core.errors import SpecdecError
-from specdec_testing.fakes import FakeRequest
 from specdec_core.traits import MethodTraits
 from specdec_plugin_suffix.forest import Rules
 from specdec_plugin_suffix.options import SuffixOptions, SuffixRequestOptions
 from specdec_plugin_suffix.proposer import SuffixProposer
+from specdec_testing.fakes import FakeRequest
 
 VOCAB = 1000
 

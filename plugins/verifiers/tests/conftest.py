@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_core.registry.catalog import Catalog
 from specdec_core.draft import Draft, Verdict
+from specdec_core.noise import Noise, Purpose
+from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.kernels import Kernels
 from specdec_nn.ops.race.reference import race_reference
-from specdec_core.noise import Noise, Purpose
 from specdec_plugin_verifiers.coupled import Coupled
 from specdec_plugin_verifiers.laws import Laws, Remainder
 from specdec_plugin_verifiers.trial import Judge, Trial

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from specdec_core.draft import Draft
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.laws import assert_follows
 from specdec_testing.stubs import Fixed, Garbage, Soft, stub_plugin
 from specdec_testing.table import random_table, table_target
-from specdec_engine import LLM, SamplingParams
 
 VOCAB = 6
 ROWS = 60_000

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_core.registry.catalog import Catalog
+from specdec_core.config.resolve import resolve
 from specdec_core.draft import Draft
 from specdec_core.errors import ConfigError, ContractError
-from specdec_core.registry.loader import Registry
 from specdec_core.noise import Noise, Purpose
-from specdec_core.config.resolve import resolve
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
-from specdec_testing.laws import assert_follows
-from specdec_testing.stubs import Fixed, stub_plugin
-from specdec_testing.table import random_table, table_target
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 from specdec_plugin_verifiers.fly import Fly, entropies
 from specdec_plugin_verifiers.standard import Standard
+from specdec_testing.laws import assert_follows
+from specdec_testing.stubs import Fixed, stub_plugin
+from specdec_testing.table import random_table, table_target
 
 OPEN = (0.4, 0.35, 0.15, 0.1)  # 1.02 nats over the three largest
 SURE = (0.97, 0.01, 0.01, 0.01)  # 0.12 nats

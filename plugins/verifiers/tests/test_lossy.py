@@ -8,9 +8,9 @@ import torch
 
 from specdec_core.draft import Draft
 from specdec_core.noise import Noise
-from specdec_testing.laws import assert_follows
 from specdec_plugin_verifiers.synthetic import Synthetic
 from specdec_plugin_verifiers.typical import Typical
+from specdec_testing.laws import assert_follows
 
 ROWS, K = 54_000, 3
 P = torch.tensor([0.5, 0.3, 0.15, 0.05])

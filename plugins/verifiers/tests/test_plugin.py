@@ -8,18 +8,18 @@ import sys
 import numpy as np
 import pytest
 
-from specdec_core.registry.catalog import Catalog
+from specdec_core.config.resolve import resolve
 from specdec_core.errors import ConfigError, DeprecatedNameWarning
-from specdec_core.registry.loader import Registry
 from specdec_core.host.factory import make_verifier
 from specdec_core.protocols import Verifier
-from specdec_core.config.resolve import resolve
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
+from specdec_core.traits import MethodTraits
+from specdec_engine import LLM, SamplingParams
 from specdec_testing.laws import assert_follows
 from specdec_testing.stubs import Fixed, Perfect, Soft, stub_plugin
 from specdec_testing.table import random_table, table_target
-from specdec_core.traits import MethodTraits
-from specdec_engine import LLM, SamplingParams
 
 VOCAB, K = 6, 3
 NAMES = ("block", "coupled", "fly", "standard", "synthetic", "typical")

@@ -8,13 +8,13 @@ import torch
 from scipy.stats import chi2_contingency
 
 from specdec_core.draft import Draft
-from specdec_nn.ops.race.reference import exponential_reference, race_reference, uniform_reference
 from specdec_core.noise import Noise, Purpose
-from specdec_testing.laws import assert_follows
-from specdec_testing.table import random_table
+from specdec_nn.ops.race.reference import exponential_reference, race_reference, uniform_reference
 from specdec_plugin_verifiers.kernels import torch_ref
 from specdec_plugin_verifiers.laws import Laws, Remainder
 from specdec_plugin_verifiers.standard import Standard
+from specdec_testing.laws import assert_follows
+from specdec_testing.table import random_table
 
 VOCAB = 6
 ROWS = 54_000

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from specdec_core.draft import Draft
-from specdec_nn.ops.race.reference import exponential_reference, race_reference, uniform_reference
 from specdec_core.noise import Noise, Purpose, request_key
-from specdec_testing.laws import assert_follows
+from specdec_nn.ops.race.reference import exponential_reference, race_reference, uniform_reference
 from specdec_plugin_verifiers import block
 from specdec_plugin_verifiers.block import Block
 from specdec_plugin_verifiers.standard import Standard
+from specdec_testing.laws import assert_follows
 
 V, LENGTH, ROWS = 3, 3, 54_000
 P = np.array([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.1, 0.3, 0.6]])

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specdec_core.registry.catalog import Catalog
+from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import ResolvedConfig, SpeculativeConfig
-from specdec_core.registry.loader import Registry
 from specdec_core.host.factory import make_proposer
 from specdec_core.protocols import Proposer
-from specdec_core.config.resolve import resolve
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetHandle, TargetInfo
 from specdec_testing.subject import Subject
 

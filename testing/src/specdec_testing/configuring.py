@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from specdec_core.sources import TargetInfo
+from specdec_core.traits import MethodTraits
 from specdec_testing.building import Built, build
 from specdec_testing.fakes import FakeTarget
 from specdec_testing.guard import Contract
 from specdec_testing.subject import Subject
-from specdec_core.traits import MethodTraits
 
 K: Final = "num_speculative_tokens"
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from specdec_core.protocols import Proposer
+from specdec_core.traits import MethodTraits
 from specdec_testing.building import Built, build
 from specdec_testing.configuring import ConfigurationContract
 from specdec_testing.drawn import assert_drafts_follow_q
@@ -21,7 +22,6 @@ from specdec_testing.fakes import FakeRequest, FakeTarget
 from specdec_testing.packaging import PackagingContract
 from specdec_testing.subject import Subject
 from specdec_testing.targets import tiny_target
-from specdec_core.traits import MethodTraits
 
 
 def script_batch(count: int = 8, seed: int = 0, vocab_size: int = 128, k: int = 4) -> list[Script]:

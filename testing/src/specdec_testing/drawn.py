@@ -11,9 +11,9 @@ from torch import Tensor
 from specdec_core.draft import BatchView, Draft
 from specdec_core.protocols import Proposer
 from specdec_core.sources import TargetHandle
+from specdec_core.traits import MethodTraits
 from specdec_testing.driving import Driver, Script
 from specdec_testing.laws import fit
-from specdec_core.traits import MethodTraits
 
 REQUESTS: Final = 400
 TOGETHER: Final = 16  # requests that run at one time, which caches must have room for

@@ -19,9 +19,9 @@ from specdec_core.draft import BatchView, Draft, FinishReason, Rows
 from specdec_core.noise import Noise, request_key
 from specdec_core.protocols import Proposer
 from specdec_core.sources import TargetHandle
+from specdec_core.traits import MethodTraits
 from specdec_testing.checking import draft_problems, host_rows
 from specdec_testing.fakes import FakeRequest
-from specdec_core.traits import MethodTraits
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from specdec_core.draft import BatchView, Draft, FinishReason, RequestView, Rows
-from specdec_testing.stubs import Null, Stub
 from specdec_core.traits import MethodTraits, RowsNeeded, WhenOff
+from specdec_testing.stubs import Null, Stub
 
 
 @dataclass(frozen=True)

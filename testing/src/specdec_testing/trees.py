@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from specdec_core.draft import BatchView, Draft, RequestView
-from specdec_testing.stubs import Ids, Perfect, Stub, rng_of_text
 from specdec_core.traits import MethodTraits
+from specdec_testing.stubs import Ids, Perfect, Stub, rng_of_text
 
 Tree = tuple[list[int], list[int]]  # ids, and the index of each one's parent, -1 = the newest id
 Parent = Callable[[np.random.Generator, int], int]

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from specdec_core.registry.catalog import Catalog
+from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.draft import BatchView, Draft, FinishReason, RequestView
-from specdec_core.registry.loader import Registry
 from specdec_core.host.factory import make_proposer
-from specdec_core.config.resolve import resolve
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetHandle, TargetInfo
 
 

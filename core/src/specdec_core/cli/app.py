@@ -10,8 +10,8 @@ import typer
 import specdec_core
 from specdec_core.cli import explain as cli_explain
 from specdec_core.cli import plugins as cli_plugins
-from specdec_core.registry.catalog import Catalog
 from specdec_core.cli.listing import list_plugins
+from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.tried import warn_if_newer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import IO, Any, Final, Literal
 
-from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, LOCAL_KINDS, Catalog, Record, parse_value
+from specdec_core.config.options import OPTIONS_HOOKS, options_model, request_model
 from specdec_core.errors import PluginError, SpecdecError
+from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, LOCAL_KINDS, Catalog, Record, parse_value
 from specdec_core.registry.groups import Kind
 from specdec_core.registry.importing import check_metadata, explain, import_object, missing_library
 from specdec_core.registry.kernels import can_be_chosen
 from specdec_core.registry.loader import Registry
-from specdec_core.config.options import OPTIONS_HOOKS, options_model, request_model
 from specdec_core.registry.side_effects import changed_since, heavy_modules, snapshot
 
 State = Literal["ok", "failed", "not available"]

@@ -6,16 +6,16 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from specdec_core.registry.catalog import Catalog
-from specdec_core.config.checkpoint import locate
 from specdec_core.cli.listing import print_table
-from specdec_core.config.speculative import Decision, ResolvedConfig, SpeculativeConfig
-from specdec_core.config.detect import load_target_as, swap_target
-from specdec_core.errors import ConfigError, TargetError
-from specdec_core.registry.loader import Registry
 from specdec_core.cli.output import emit
+from specdec_core.config.checkpoint import locate
+from specdec_core.config.detect import load_target_as, swap_target
 from specdec_core.config.remote_code import TARGET_PERMISSION, code_of_checkpoint
 from specdec_core.config.resolve import resolve
+from specdec_core.config.speculative import Decision, ResolvedConfig, SpeculativeConfig
+from specdec_core.errors import ConfigError, TargetError
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import JSON_FILES, DraftSource, TargetInfo
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from specdec_core.registry.catalog import Catalog
 from specdec_core.cli.output import emit
+from specdec_core.registry.catalog import Catalog
 
 HEADINGS = ("name", "kind", "distribution", "version", "status")
 

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, Final, TextIO
 
-from specdec_core.registry.catalog import Catalog, Record
-from specdec_core.cli.listing import list_plugins
 from specdec_core.cli.encoding import tolerant_output
-from specdec_core.errors import ConfigError, RegisterStageError, SpecdecError, SpecdecWarning
+from specdec_core.cli.listing import list_plugins
 from specdec_core.cli.output import others_to_stderr
+from specdec_core.errors import ConfigError, RegisterStageError, SpecdecError, SpecdecWarning
+from specdec_core.registry.catalog import Catalog, Record
 
 USAGE: Final = 2
 INTERRUPTED: Final = 130

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from pydantic_core import PydanticUndefined
 
-from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, LOCAL_KINDS, Catalog, Record
-from specdec_core.cli.listing import print_table
-from specdec_core.errors import PluginError, UnknownNameError
 from specdec_core.cli.doctor import Examination, examine_all
+from specdec_core.cli.listing import print_table
+from specdec_core.cli.output import emit
+from specdec_core.config.options import OPTIONS_HOOKS, MethodOptions, options_model, request_model
+from specdec_core.errors import PluginError, UnknownNameError
+from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, LOCAL_KINDS, Catalog, Record
 from specdec_core.registry.homes import nearest_name
 from specdec_core.registry.installed import normalize
 from specdec_core.registry.loader import LoadedPlugin, Registry
-from specdec_core.config.options import OPTIONS_HOOKS, MethodOptions, options_model, request_model
-from specdec_core.cli.output import emit
 from specdec_core.sources import TargetInfo
 
 SLOW: Final = 0.5  # seconds of an import that are worth a word in the table

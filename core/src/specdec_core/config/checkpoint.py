@@ -153,7 +153,7 @@ def _torch_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     try:
         import torch
     except ImportError as error:
-        message = f"{file}: names in this file can only be read with torch; install specdec-core[torch]"
+        message = f"{file}: names in this file can only be read with torch; install specdec-nn"
         raise ConfigError(message) from error
     try:
         state = torch.load(file, weights_only=True, map_location="meta")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from specdec_core.config.speculative import SpeculativeConfig
-from specdec_core.errors import DeprecatedNameWarning
 from specdec_core.config.key_table import KEYS
 from specdec_core.config.keys import Old
 from specdec_core.config.resolution import Settling
+from specdec_core.config.speculative import SpeculativeConfig
+from specdec_core.errors import DeprecatedNameWarning
 from specdec_core.sources import Problem
 
 

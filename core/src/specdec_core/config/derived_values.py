@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from specdec_core.errors import ConfigWarning
 from specdec_core.config.resolution import Settling
+from specdec_core.errors import ConfigWarning
 from specdec_core.sources import DraftSource
 from specdec_core.traits import MethodTraits
 

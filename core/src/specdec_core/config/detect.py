@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from specdec_core.registry.asking import Answer, ask, load_as
-from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, Record
+from specdec_core.config.resolution import method_of
 from specdec_core.config.speculative import SpeculativeConfig
 from specdec_core.errors import CheckStageError, ConfigError, PluginWarning
+from specdec_core.registry.asking import Answer, ask, load_as
+from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, Record
 from specdec_core.registry.loader import Registry
-from specdec_core.config.resolution import method_of
 from specdec_core.sources import Detection, DraftSource, TargetSwap
 
 STRENGTHS: Final = ("possible", "likely", "certain")
@@ -30,9 +30,9 @@ class Survey:
 def detect(draft: DraftSource, registry: Registry) -> tuple[Record, str]:
     """Return the record of the one method that claims the checkpoint most strongly, and the evidence in a sentence.
 
-    Every installed proposer is asked in a child process (`specdec_core.registry.asking`), so that none of them is imported here; one
-    that fails is warned about. Raises ConfigError listing all claims and their evidence if none or several are
-    strongest.
+    Every installed proposer is asked in a child process (`specdec_core.registry.asking`), so that none of them is
+    imported here; one that fails is warned about. Raises ConfigError listing all claims and their evidence if none or
+    several are strongest.
     """
     _ = draft.hf_config  # what cannot be read at all is said once, not by every plugin
     survey = _survey(draft, registry)

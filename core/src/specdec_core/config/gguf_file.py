@@ -41,7 +41,7 @@ def _reader(file: Path) -> Any:
     try:
         from gguf import GGUFReader
     except ImportError as error:
-        message = f"reading {str(file)!r} needs the package gguf: pip install 'specdec-core[gguf]'"
+        message = f"reading {str(file)!r} needs the package gguf: pip install 'specdec-nn[gguf]'"
         raise ConfigError(message) from error
     try:
         return GGUFReader(file)

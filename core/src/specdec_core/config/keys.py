@@ -1,6 +1,7 @@
 """What can be known of a key of a speculative configuration: five kinds, each with what happens to it and why.
 
-Which key is of which kind is in `specdec_core.config.key_table`; what a configuration does about it in `specdec_core.config.resolution`.
+Which key is of which kind is in `specdec_core.config.key_table`; what a configuration does about it in
+`specdec_core.config.resolution`.
 """
 
 from __future__ import annotations

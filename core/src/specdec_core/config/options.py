@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from specdec_core.errors import OptionsStageError, RequestError
-from specdec_core.registry.groups import Kind
 from specdec_core.config.key_table import KEYS
 from specdec_core.config.keys import Old
+from specdec_core.errors import OptionsStageError, RequestError
+from specdec_core.registry.groups import Kind
 from specdec_core.sources import Problem
 
 if TYPE_CHECKING:

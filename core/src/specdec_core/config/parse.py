@@ -8,10 +8,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from specdec_core.errors import ConfigError
 from specdec_core.config.json_hints import quoting_hint
 from specdec_core.config.plain_values import plain
 from specdec_core.config.text_files import read_text
+from specdec_core.errors import ConfigError
 
 NAME: Final = "speculative_config"
 OTHERWISE: Final = "write -sc.KEY VALUE for each key, or -sc @file.json"

@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, Final
 
-from specdec_core.registry.catalog import Catalog, Record
 from specdec_core.config.speculative import Decision, SpeculativeConfig, config_error
 from specdec_core.errors import ConfigError, PluginError
+from specdec_core.registry.catalog import Catalog, Record
 from specdec_core.registry.groups import Kind
-from specdec_core.registry.installed import CORE_DISTRIBUTION, normalize
+from specdec_core.registry.installed import KERNEL_DISTRIBUTION, normalize
 from specdec_core.registry.loader import LoadedPlugin, Registry
 from specdec_core.sources import Problem, TargetInfo
 
@@ -130,7 +130,7 @@ def find_observers(settling: Settling) -> tuple[LoadedPlugin, ...]:
     offering = {normalize(r.distribution): r.distribution for r in settling.registry.catalog.of_kind("kernel")}
     for name in settling.config.kernels:
         if normalize(name) not in offering:
-            others = ", ".join(sorted(set(offering.values()) - {CORE_DISTRIBUTION})) or "none"
+            others = ", ".join(sorted(set(offering.values()) - {KERNEL_DISTRIBUTION})) or "none"
             settling.problem("kernels", f"no kernels come from a distribution {name!r}", f"there are: {others}")
             continue
         settling.registry.kernels.add(name)

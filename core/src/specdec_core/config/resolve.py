@@ -6,8 +6,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any, Final
 
-from specdec_core.registry.catalog import Catalog, Record
-from specdec_core.config.speculative import COUPLED, STANDARD, ResolvedConfig, SpeculativeConfig, config_error
+from specdec_core.config.deprecated_keys import renew
 from specdec_core.config.derived_values import (
     K,
     check_k,
@@ -19,14 +18,15 @@ from specdec_core.config.derived_values import (
     settle_tensor_parallel,
 )
 from specdec_core.config.detect import detect, swap_target
-from specdec_core.errors import CheckStageError, ConfigError, TraitsStageError
 from specdec_core.config.foreign_keys import foreign_problems
+from specdec_core.config.options import MethodOptions, keys_of, options_model, request_options, validate
+from specdec_core.config.resolution import Settling, find_controller, find_observers, method_of
+from specdec_core.config.speculative import COUPLED, STANDARD, ResolvedConfig, SpeculativeConfig, config_error
+from specdec_core.config.unclaimed_keys import settle_other_keys
+from specdec_core.errors import CheckStageError, ConfigError, TraitsStageError
+from specdec_core.registry.catalog import Catalog, Record
 from specdec_core.registry.homes import nearest_name
 from specdec_core.registry.loader import LoadedPlugin, Registry
-from specdec_core.config.deprecated_keys import renew
-from specdec_core.config.options import MethodOptions, keys_of, options_model, request_options, validate
-from specdec_core.config.unclaimed_keys import settle_other_keys
-from specdec_core.config.resolution import Settling, find_controller, find_observers, method_of
 from specdec_core.sources import Default, DraftSource, Note, Problem, TargetInfo
 from specdec_core.traits import MethodTraits
 

@@ -1,4 +1,7 @@
-"""The speculative configuration: as a user writes it, with vLLM's keys, and as `specdec_core.config.resolve` settles it."""
+"""The speculative configuration.
+
+As a user writes it, with vLLM's keys, and as `specdec_core.config.resolve` settles it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from specdec_core.config.batch_ranges import BatchRange, read_ranges
-from specdec_core.config.parse import load_mapping, spell_keys
-from specdec_core.errors import ConfigError
 from specdec_core.config.fingerprint import fingerprint
 from specdec_core.config.options import MethodOptions, RequestOptions, request_options, validate
+from specdec_core.config.parse import load_mapping, spell_keys
+from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource, Problem
 from specdec_core.traits import MethodTraits
 
@@ -45,8 +48,9 @@ class SpeculativeConfig(BaseModel):
     """What a user asks for: the common keys, and everything else untouched in `other_keys`.
 
     Keys are those of vLLM's `--speculative-config`; dashes in them count as underscores. What each common key means is
-    said in `specdec_core.config.key_table`. Other keys belong to the method, the verifier or the controller, or are old names; they
-    stay as they were given until `specdec_core.config.resolve` settles them. None and null count as left out.
+    said in `specdec_core.config.key_table`. Other keys belong to the method, the verifier or the controller, or are old
+    names; they stay as they were given until `specdec_core.config.resolve` settles them. None and null count as left
+    out.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -8,17 +8,17 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from specdec_core.registry.asking import ask
-from specdec_core.registry.catalog import LOCAL_DISTRIBUTION
-from specdec_core.config.speculative import COMMON_KEYS
-from specdec_core.errors import ConfigWarning, PluginWarning
 from specdec_core.config.foreign_keys import FOREIGN
-from specdec_core.registry.groups import Kind
 from specdec_core.config.key_table import KEYS
 from specdec_core.config.keys import Key, NoEffect, Option, Refused, is_one_of
-from specdec_core.registry.loader import LoadedPlugin, Registry
 from specdec_core.config.options import keys_of, nearest
 from specdec_core.config.resolution import Settling
+from specdec_core.config.speculative import COMMON_KEYS
+from specdec_core.errors import ConfigWarning, PluginWarning
+from specdec_core.registry.asking import ask
+from specdec_core.registry.catalog import LOCAL_DISTRIBUTION
+from specdec_core.registry.groups import Kind
+from specdec_core.registry.loader import LoadedPlugin, Registry
 
 WORDS: Final[dict[Kind, str]] = {"proposer": "method", "verifier": "verifier"}
 ANYWAY: Final = "it asks for what happens anyway"

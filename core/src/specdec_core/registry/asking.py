@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
-from specdec_core.registry.catalog import Catalog, Record
-from specdec_core.errors import CheckStageError, SpecdecError
-from specdec_core.registry.loader import LoadedPlugin, Registry
 from specdec_core.config.options import OPTIONS_HOOKS, keys_of, options_model
+from specdec_core.errors import CheckStageError, SpecdecError
+from specdec_core.registry.catalog import Catalog, Record
+from specdec_core.registry.loader import LoadedPlugin, Registry
 from specdec_core.sources import Detection, DraftSource, TargetSwap
 
 Question = Literal["detect", "swap", "load_as", "options"]

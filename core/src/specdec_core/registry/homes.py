@@ -18,7 +18,7 @@ TABLE: Final = "distributions.json"
 @cache
 def homes(kind: str) -> dict[str, str]:
     """Return the distribution of each published name of a kind; none for kinds that only third parties offer."""
-    table = json.loads((files("specdec") / TABLE).read_text(encoding="utf-8"))
+    table = json.loads((files("specdec_core") / TABLE).read_text(encoding="utf-8"))
     return {name: distribution for distribution, names in table.get(kind, {}).items() for name in names}
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pluggy
 
-from specdec_core.registry.catalog import Record
 from specdec_core.errors import RegisterStageError
+from specdec_core.registry.catalog import Record
 from specdec_core.registry.groups import Kind
 
 PREFIX: Final = "specdec_"

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, Record, parse_value
 from specdec_core.errors import ImportStageError, MetadataStageError, VersionStageError
+from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, Record, parse_value
 from specdec_core.registry.installed import normalize, required_by
 
-CORE_PACKAGE = "specdec"  # never taken back: classes of ours must stay the classes they are
+CORE_PACKAGE = "specdec_core"  # never taken back: classes of ours must stay the classes they are
 
 
 def check_metadata(record: Record) -> None:

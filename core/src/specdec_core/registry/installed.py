@@ -13,6 +13,7 @@ import importlib_metadata
 from specdec_core.registry.groups import Kind, parse_group
 
 CORE_DISTRIBUTION: Final = "specdec-core"
+KERNEL_DISTRIBUTION: Final = "specdec-nn"  # its kernels may be used whatever the method
 _REQUIREMENT = re.compile(
     r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(?P<specifier>[^;@]*)(?:;(?P<marker>.*))?\Z"
 )

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from specdec_core.registry.catalog import Catalog, Record
 from specdec_core.errors import ConfigError, ConflictError, PluginError, UnknownNameError
+from specdec_core.registry.catalog import Catalog, Record
 from specdec_core.registry.importing import import_object
-from specdec_core.registry.installed import CORE_DISTRIBUTION, normalize
+from specdec_core.registry.installed import KERNEL_DISTRIBUTION, normalize
 
 ENVIRONMENT: Final = "SPECDEC_KERNELS"
 INTERPRETER: Final = "TRITON_INTERPRET"
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Kernels:
-    """Kernels that the core and chosen distributions offer as entry points named `op.backend`.
+    """Kernels that specdec-nn and chosen distributions offer as entry points named `op.backend`.
 
     A backend of another name tells by itself where it runs: its callable has `supports(device: str) -> bool`, asked
     with the type of the device ("cpu", "cuda", "xpu"), and may have `priority: int`, 100 if it has none. The device's
@@ -39,9 +39,9 @@ class Kernels:
     """
 
     def __init__(self, catalog: Catalog, distributions: Iterable[str] = ()) -> None:
-        """Look among specdec-core and `distributions` in the catalog; nothing is imported."""
+        """Look among specdec-nn and `distributions` in the catalog; nothing is imported."""
         self._catalog: Final = catalog
-        self._distributions: Final = {CORE_DISTRIBUTION, *map(normalize, distributions)}
+        self._distributions: Final = {KERNEL_DISTRIBUTION, *map(normalize, distributions)}
         self._found: Final[dict[tuple[str, str, str, str], tuple[str, Callable[..., Any]]]] = {}
         self._failed: Final[set[Record]] = set()
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 import pluggy
 
 import specdec_core.hookspecs as core_hookspecs
-from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, Catalog, Record
 from specdec_core.errors import (
     CheckStageError,
     MakeStageError,
@@ -22,10 +21,11 @@ from specdec_core.errors import (
     SpecdecError,
     TraitsStageError,
 )
+from specdec_core.markers import PROJECT
+from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, Catalog, Record
 from specdec_core.registry.hooks import bind, check_kind, check_plugin, implementations
 from specdec_core.registry.importing import explain, import_object, undo_imports
 from specdec_core.registry.kernels import Kernels
-from specdec_core.markers import PROJECT
 
 Stage = type[PluginError]
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from specdec_core.cli.output import emit
 from specdec_core.config.speculative import ResolvedConfig, SpeculativeConfig
 from specdec_core.errors import ConfigError, RequestError
-from specdec_core.cli.output import emit
 from specdec_core.sources import TargetInfo
 from specdec_vllm.routes import Route, choose
 from specdec_vllm.settings import KEY, K, settle

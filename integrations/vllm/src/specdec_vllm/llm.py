@@ -21,8 +21,9 @@ class LLM(vllm.LLM):  # type: ignore[misc]  # vLLM need not be there for type ch
     def __init__(self, model: str, *, speculative_config: Any = None, **kwargs: Any) -> None:
         """Start the engine; raises ConfigError for a configuration that cannot be passed on.
 
-        `speculative_config` is what `specdec_core.config.speculative.SpeculativeConfig.parse` reads: a mapping, JSON, `@file`, or an
-        instance. With our plugin in vLLM it becomes the method `specdec`; with `SPECDEC_VLLM=0`, `custom_class`.
+        `speculative_config` is what `specdec_core.config.speculative.SpeculativeConfig.parse` reads: a mapping, JSON,
+        `@file`, or an instance. With our plugin in vLLM it becomes the method `specdec`; with `SPECDEC_VLLM=0`,
+        `custom_class`.
         """
         if speculative_config is not None:
             kwargs = {**kwargs, **engine_arguments(speculative_config, kwargs.get("additional_config"))}

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specdec_core.registry.catalog import Catalog
+from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import ResolvedConfig, SpeculativeConfig
 from specdec_core.errors import ConfigError
+from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
-from specdec_core.config.resolve import resolve
 from specdec_core.sources import TargetInfo
 from specdec_vllm import __version__, hookspecs, verification
 

@@ -12,8 +12,8 @@ from vllm.config.speculative import SpeculativeConfig as VllmSpeculativeConfig
 from vllm.config.speculative import SpeculativeMethod
 from vllm.config.utils import config
 
-from specdec_core.errors import ConfigError
 from specdec_core.config.fingerprint import fingerprint
+from specdec_core.errors import ConfigError
 from specdec_vllm import routing
 from specdec_vllm.settings import KEY
 

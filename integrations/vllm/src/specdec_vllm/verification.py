@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
-from specdec_core.registry.catalog import Record
 from specdec_core.errors import SpecdecError
 from specdec_core.markers import hookimpl
+from specdec_core.registry.catalog import Record
 
 NAME: Final = "vllm"
 RULE: Final = "standard"  # what vLLM's own rejection sampler does, under the name that configurations give it

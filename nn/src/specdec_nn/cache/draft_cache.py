@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from specdec_core.draft import IntArray
 from specdec_nn.cache.arena import PAGE_SIZE, KVArena, Segment
-from specdec_nn.ops.attention.reference import AttentionStep
 from specdec_nn.ops.ancestor_bits.reference import WORD
+from specdec_nn.ops.attention.reference import AttentionStep
 
 PROMPT_ROWS = 32  # rows of a request from which on they may be run as a block
 

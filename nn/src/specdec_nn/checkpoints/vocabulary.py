@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_core.errors import ConfigError
 from specdec_core.config.padding import table_problem
+from specdec_core.errors import ConfigError
 
 SLICE = 4096  # rows of two tables that are compared at a time
 

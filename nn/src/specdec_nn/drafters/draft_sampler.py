@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.draft import BatchView, Draft, IntArray
-from specdec_nn.ops.race.reference import exponential_reference
 from specdec_core.noise import GREEDY_BELOW, Noise, Purpose
+from specdec_nn.ops.race.reference import exponential_reference
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import ResolvedConfig

@@ -19,9 +19,9 @@ from torch import Tensor
 from specdec_core.draft import BatchView, Draft, FinishReason, IntArray, RequestView, Rows
 from specdec_core.errors import ContractError
 from specdec_nn.cache.arena import KVArena
-from specdec_nn.ops.attention.reference import AttentionStep
 from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.drafters.draft_sampler import DraftSampler
+from specdec_nn.ops.attention.reference import AttentionStep
 
 Indices = npt.NDArray[np.int64]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from specdec_core.errors import TargetError
 from specdec_core.config.rope import model_rope_problem
+from specdec_core.errors import TargetError
 
 RUNNABLE_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 # Rotary tables that these types build depend on the largest position of the whole flat batch.

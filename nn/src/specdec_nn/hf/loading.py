@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from specdec_core.config import checkpoint
-from specdec_core.errors import ConfigError, TargetError
 from specdec_core.config.remote_code import TARGET_PERMISSION, NeededCode, code_of_generation, code_of_model
+from specdec_core.errors import ConfigError, TargetError
 
 GGUF = ".gguf"
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
@@ -91,7 +91,7 @@ class ModelSource:
                 _check_folder(model, path)
             return cls(model, str(path) if local else model, revision=revision, runs_code=runs_code)
         if importlib.util.find_spec("gguf") is None:
-            message = f"reading {model!r} needs the package gguf: pip install 'specdec-core[gguf]'"
+            message = f"reading {model!r} needs the package gguf: pip install 'specdec-nn[gguf]'"
             raise TargetError(message)
         on_hub = None if local else re.fullmatch("([^/]+/[^/]+)/(.+)", model)
         if on_hub is not None:

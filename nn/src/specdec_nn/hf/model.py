@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from specdec_core.errors import TargetError
 from specdec_core.registry.kernels import Kernels
 from specdec_nn.cache.arena import KVArena
-from specdec_nn.ops.attention.reference import AttentionStep
 from specdec_nn.hf.binding import Binding
+from specdec_nn.ops.attention.reference import AttentionStep
 
 
 class _DecoderAnswer:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from specdec_core.config.remote_code import AUTO_MAP, code_of_tokenizer
 from specdec_core.errors import TargetError
 from specdec_nn.hf.loading import GGUF, ModelSource, config_data, load_config
-from specdec_core.config.remote_code import AUTO_MAP, code_of_tokenizer
 
 # Files of which at least one is there if a folder has a tokenizer at all.
 FILES: Final = (

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from specdec_core.registry.kernels import Kernels
 from specdec_nn.cache.arena import KVArena
+from specdec_nn.layers.rotary import Rotary
 from specdec_nn.ops.attention.reference import AttentionStep, write_pages
 from specdec_nn.ops.linear.reference import PackedLinear
-from specdec_nn.layers.rotary import Rotary
 
 
 class Linear:

@@ -9,8 +9,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from specdec_core.errors import ConfigError
 from specdec_core.config.rope import plain_rope, rope_problem
+from specdec_core.errors import ConfigError
 
 _PARTIAL: Final = "partial_rotary_factor"
 _KEYS: Final = (

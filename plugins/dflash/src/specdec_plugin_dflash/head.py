@@ -14,10 +14,10 @@ from torch import Tensor
 
 from specdec_core.draft import Rows
 from specdec_nn.cache.arena import KVArena
-from specdec_nn.ops.attention.reference import AttentionStep
-from specdec_nn.layers.block import Block, RMSNorm
 from specdec_nn.drafters.draft_sampler import largest
+from specdec_nn.layers.block import Block, RMSNorm
 from specdec_nn.layers.rotary import Rotary
+from specdec_nn.ops.attention.reference import AttentionStep
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_core.errors import ConfigError
 from specdec_core.config.padding import table_problem
+from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource, Note, Problem, TargetInfo
 from specdec_plugin_dflash import names, reading
 from specdec_plugin_dflash.names import DSPARK

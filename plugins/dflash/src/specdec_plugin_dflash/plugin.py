@@ -9,9 +9,18 @@ from specdec_core.markers import hookimpl
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions, ResolvedConfig, SpeculativeConfig
-    from specdec_core.registry.loader import Registry
     from specdec_core.protocols import Proposer
-    from specdec_core.sources import Default, Detection, DraftSource, Note, Problem, TargetHandle, TargetInfo, TargetSwap
+    from specdec_core.registry.loader import Registry
+    from specdec_core.sources import (
+        Default,
+        Detection,
+        DraftSource,
+        Note,
+        Problem,
+        TargetHandle,
+        TargetInfo,
+        TargetSwap,
+    )
     from specdec_core.traits import MethodTraits
     from specdec_plugin_dflash.options import DFlashOptions
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from specdec_core.config.remote_code import DRAFT_PERMISSION
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError
+from specdec_core.protocols import Proposer
 from specdec_core.registry.kernels import Kernels
+from specdec_core.sources import DraftSource, TargetHandle, TargetInfo
 from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.hf.families import check_config
@@ -15,9 +18,6 @@ from specdec_nn.hf.loading import ModelSource, eos_ids, load_config, load_model
 from specdec_nn.hf.model import FlatModel
 from specdec_nn.hf.probe import probe
 from specdec_nn.hf.tokenizers import load_tokenizer
-from specdec_core.protocols import Proposer
-from specdec_core.config.remote_code import DRAFT_PERMISSION
-from specdec_core.sources import DraftSource, TargetHandle, TargetInfo
 from specdec_plugin_draft_model.bridge import Bridge
 from specdec_plugin_draft_model.detection import mask_token
 from specdec_plugin_draft_model.drafter import DraftModel

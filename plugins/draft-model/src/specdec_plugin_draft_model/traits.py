@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from specdec_core.config.speculative import COUPLED, SpeculativeConfig
-from specdec_core.errors import ConfigError, TargetError
 from specdec_core.config.remote_code import DRAFT_PERMISSION, code_of_model
 from specdec_core.config.rope import model_rope_problem
+from specdec_core.config.speculative import COUPLED, SpeculativeConfig
+from specdec_core.errors import ConfigError, TargetError
 from specdec_core.sources import DraftSource, Problem, TargetInfo, language_config
 from specdec_core.traits import MethodTraits
 from specdec_plugin_draft_model.detection import PARD_TOKEN, is_pard, mask_token, other_kind

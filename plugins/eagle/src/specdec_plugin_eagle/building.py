@@ -14,13 +14,13 @@ from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.draft import Rows
 from specdec_core.errors import ConfigError
 from specdec_core.registry.kernels import Kernels
-from specdec_nn.layers.block import Block, BlockConfig, Linear, RMSNorm
+from specdec_core.sources import DraftSource, TargetHandle
 from specdec_nn.cache.draft_cache import DraftCache
-from specdec_nn.drafters.hidden_state import FeatureDrafter
-from specdec_nn.layers.rotary import Rotary
 from specdec_nn.checkpoints.vocabulary import pick_embedding, read_map, warn_of_other_vocabulary
 from specdec_nn.checkpoints.weights import read_tensors
-from specdec_core.sources import DraftSource, TargetHandle
+from specdec_nn.drafters.hidden_state import FeatureDrafter
+from specdec_nn.layers.block import Block, BlockConfig, Linear, RMSNorm
+from specdec_nn.layers.rotary import Rotary
 from specdec_plugin_eagle.head import Eagle1Head, Eagle3Head, Layer, Vocabulary
 from specdec_plugin_eagle.layout import Layout, Reading
 from specdec_plugin_eagle.names import spell

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from specdec_core.draft import Rows
 from specdec_nn.cache.arena import KVArena
-from specdec_nn.ops.attention.reference import AttentionStep
 from specdec_nn.layers.block import Block, Linear, RMSNorm
 from specdec_nn.layers.rotary import Rotary
+from specdec_nn.ops.attention.reference import AttentionStep
 
 
 @dataclass(slots=True)
@@ -129,7 +129,10 @@ class Eagle3Head:
     def forward(
         self, tokens: Tensor, features: Tensor, positions: Tensor, arena: KVArena, step: AttentionStep, depth: int
     ) -> Tensor:
-        """Return the head's states [N, H_d] before the final norm; see `specdec_nn.drafters.hidden_state.FeatureHead`."""
+        """Return the head's states [N, H_d] before the final norm.
+
+        See `specdec_nn.drafters.hidden_state.FeatureHead`.
+        """
         state = self._state_norm(features)
         turn = self._rotary.at(positions)
         first, *rest = self._layers

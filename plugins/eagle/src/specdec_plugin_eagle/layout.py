@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specdec_core.errors import ConfigError
 from specdec_core.config.padding import table_problem
 from specdec_core.config.rope import rope_problem
+from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource, Note, Problem, TargetInfo
 from specdec_plugin_eagle.aux_layers import KEY, aux_layers
 from specdec_plugin_eagle.names import spelled

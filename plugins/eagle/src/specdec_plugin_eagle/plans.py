@@ -9,11 +9,11 @@ from torch import Tensor
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.draft import Draft
 from specdec_core.registry.kernels import Kernels
+from specdec_core.sources import TargetHandle
+from specdec_core.token_tree import TokenTree
 from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import ChainPlan, FeatureHead, Plan, Round
-from specdec_core.sources import TargetHandle
-from specdec_core.token_tree import TokenTree
 from specdec_plugin_eagle.dynamic_tree import DynamicTreePlan
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_eagle.static_tree import StaticTreePlan

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from specdec_core.draft import Draft
+from specdec_core.token_tree import TokenTree
 from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import FeatureHead, Round
-from specdec_core.token_tree import TokenTree
 
 DraftRows = Callable[[Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from specdec_core.errors import ConfigError
 from specdec_core.config.padding import PADDING
+from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource, Problem, TargetInfo
 from specdec_plugin_medusa.names import QUANTIZED, TOKEN_MAP, Names, spelled
 from specdec_plugin_medusa.settings import names_medusa, num_heads, num_layers, own_keys

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from specdec_core.draft import Draft
+from specdec_core.token_tree import TokenTree
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import Round
-from specdec_core.token_tree import TokenTree
 from specdec_plugin_medusa.heads import MedusaHead
 
 

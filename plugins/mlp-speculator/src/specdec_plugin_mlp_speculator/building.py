@@ -8,11 +8,11 @@ from torch import Tensor
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError
 from specdec_core.registry.kernels import Kernels
-from specdec_nn.layers.block import Linear
+from specdec_core.sources import DraftSource, TargetHandle
+from specdec_nn.checkpoints.weights import read_tensors
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.stateless_heads import LastRowDrafter
-from specdec_nn.checkpoints.weights import read_tensors
-from specdec_core.sources import DraftSource, TargetHandle
+from specdec_nn.layers.block import Linear
 from specdec_plugin_mlp_speculator.layout import TENSORS, Layout, Reading
 from specdec_plugin_mlp_speculator.network import Speculator, SpeculatorHead
 from specdec_plugin_mlp_speculator.options import MlpSpeculatorOptions

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specdec_core.errors import ConfigError
 from specdec_core.config.padding import PADDING
+from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource, Problem, TargetInfo
 from specdec_plugin_mlp_speculator.settings import TOP_K, architectures, mistakes, spelled
 

@@ -9,8 +9,8 @@ from specdec_core.markers import hookimpl
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions, ResolvedConfig, SpeculativeConfig
-    from specdec_core.registry.loader import Registry
     from specdec_core.protocols import Proposer
+    from specdec_core.registry.loader import Registry
     from specdec_core.sources import Default, Detection, DraftSource, Problem, TargetHandle, TargetInfo
     from specdec_core.traits import MethodTraits
     from specdec_plugin_mlp_speculator.options import MlpSpeculatorOptions

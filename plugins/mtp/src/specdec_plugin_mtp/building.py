@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specdec_core.config.rope import plain_rope
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError
+from specdec_core.protocols import Proposer
 from specdec_core.registry.kernels import Kernels
-from specdec_nn.layers.block import Linear, RMSNorm
+from specdec_core.sources import DraftSource, TargetHandle
 from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.checkpoints.vocabulary import largest_difference
+from specdec_nn.checkpoints.weights import read_tensors
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import ChainPlan, FeatureDrafter
 from specdec_nn.drafters.module_chain import ModuleDrafter
-from specdec_nn.checkpoints.vocabulary import largest_difference
-from specdec_nn.checkpoints.weights import read_tensors
-from specdec_core.protocols import Proposer
-from specdec_core.config.rope import plain_rope
-from specdec_core.sources import DraftSource, TargetHandle
+from specdec_nn.layers.block import Linear, RMSNorm
 from specdec_plugin_mtp import weights
 from specdec_plugin_mtp.heads.blocks import FlatBlock
 from specdec_plugin_mtp.heads.module import MtpModule

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specdec_core.errors import ConfigError
 from specdec_core.config.rope import rope_problem
+from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource, Problem, TargetInfo
 from specdec_plugin_mtp.fields import INDEX_SHARE
 from specdec_plugin_mtp.options import MtpOptions

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.errors import ConfigError
-from specdec_nn.checkpoints.weights import read_tensors
 from specdec_core.sources import DraftSource
+from specdec_nn.checkpoints.weights import read_tensors
 
 SCALE: Final = "_scale_inv"
 BLOCK: Final = (128, 128)

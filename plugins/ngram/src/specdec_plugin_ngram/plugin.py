@@ -10,8 +10,8 @@ from specdec_core.traits import MethodTraits
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions, ResolvedConfig
-    from specdec_core.registry.loader import Registry
     from specdec_core.protocols import Proposer
+    from specdec_core.registry.loader import Registry
     from specdec_core.sources import Detection, DraftSource, Problem, TargetHandle, TargetInfo
     from specdec_plugin_ngram.options import NgramOptions
 

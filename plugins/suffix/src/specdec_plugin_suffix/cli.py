@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from specdec_core.errors import RequestError
 from specdec_core.cli.output import emit
+from specdec_core.errors import RequestError
 
 # The base of unknown options, missing arguments and bad values; typer has no public name for it.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]

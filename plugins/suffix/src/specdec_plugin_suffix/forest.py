@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
-from specdec_core.registry.catalog import Catalog
 from specdec_core.errors import SpecdecError
+from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.kernels import Kernels
 
 if TYPE_CHECKING:

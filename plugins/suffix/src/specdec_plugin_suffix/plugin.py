@@ -11,8 +11,8 @@ from specdec_core.traits import MethodTraits
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions, RequestOptions, ResolvedConfig
-    from specdec_core.registry.loader import Registry
     from specdec_core.protocols import Proposer
+    from specdec_core.registry.loader import Registry
     from specdec_core.sources import Default, Detection, DraftSource, Problem, TargetHandle, TargetInfo
     from specdec_plugin_suffix.options import SuffixOptions
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.draft import BoolArray, Draft, Verdict
-from specdec_core.registry.kernels import Kernels
 from specdec_core.noise import Noise, Purpose
+from specdec_core.registry.kernels import Kernels
 from specdec_plugin_verifiers.coupled import greedy_verdict
 from specdec_plugin_verifiers.ending import conclude
 from specdec_plugin_verifiers.laws import Remainder
@@ -37,7 +37,10 @@ class Block:
     def verify(
         self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
     ) -> Verdict:
-        """Return the accepted length of each row; see `specdec_core.protocols.Verifier`. Raises ContractError for trees."""
+        """Return the accepted length of each row.
+
+        See `specdec_core.protocols.Verifier`. Raises ContractError for trees.
+        """
         refuse_trees(draft, "block")
         if greedy.all():
             return greedy_verdict(draft, logits, noise, target_draws, greedy)

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.draft import BoolArray, Draft, Verdict
-from specdec_core.registry.kernels import Kernels
 from specdec_core.noise import Noise
+from specdec_core.registry.kernels import Kernels
 from specdec_plugin_verifiers.ending import Rejections, last_ids
 from specdec_plugin_verifiers.tree import Places, verdict
 from specdec_plugin_verifiers.trial import Floats, Judge, Trial, refuse_trees
@@ -50,7 +50,10 @@ class Fly:
     def verify(
         self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
     ) -> Verdict:
-        """Return the accepted length of each row; see `specdec_core.protocols.Verifier`. Raises ContractError for trees."""
+        """Return the accepted length of each row.
+
+        See `specdec_core.protocols.Verifier`. Raises ContractError for trees.
+        """
         refuse_trees(draft, "fly")
         trial = self._judge.trial(draft, logits, noise, target_draws, greedy)
         forest = trial.forest

@@ -9,8 +9,8 @@ from specdec_core import hookimpl
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions, ResolvedConfig, SpeculativeConfig
-    from specdec_core.registry.loader import Registry
     from specdec_core.protocols import Verifier
+    from specdec_core.registry.loader import Registry
     from specdec_core.sources import Problem
     from specdec_core.traits import MethodTraits
     from specdec_plugin_verifiers.options import FlyOptions, SyntheticOptions, TypicalOptions

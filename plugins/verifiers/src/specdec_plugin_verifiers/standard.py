@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.draft import BoolArray, Draft, Verdict
-from specdec_core.registry.kernels import Kernels
 from specdec_core.noise import Noise, Purpose
+from specdec_core.registry.kernels import Kernels
 from specdec_plugin_verifiers.coupled import greedy_verdict
 from specdec_plugin_verifiers.ending import Rejections, conclude, last_ids
 from specdec_plugin_verifiers.laws import Remainder

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.draft import BoolArray, Draft, Verdict
-from specdec_core.registry.kernels import Kernels
 from specdec_core.noise import Noise
+from specdec_core.registry.kernels import Kernels
 from specdec_plugin_verifiers.ending import Rejections, last_ids
 from specdec_plugin_verifiers.tree import Families, Places, verdict
 from specdec_plugin_verifiers.trial import Floats, Judge, refuse_trees
@@ -33,7 +33,10 @@ class Synthetic:
     def verify(
         self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
     ) -> Verdict:
-        """Return the accepted length of each row; see `specdec_core.protocols.Verifier`. Raises ContractError for trees."""
+        """Return the accepted length of each row.
+
+        See `specdec_core.protocols.Verifier`. Raises ContractError for trees.
+        """
         refuse_trees(draft, "synthetic")
         trial = self._judge.trial(draft, logits, noise, target_draws, greedy)
         left = Rejections.none(len(trial.forest.starts), 1)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from specdec_core.draft import BoolArray, Draft
 from specdec_core.errors import ContractError
-from specdec_core.registry.kernels import Kernels
 from specdec_core.noise import Noise, Purpose
+from specdec_core.registry.kernels import Kernels
 from specdec_plugin_verifiers.coupled import argmax
 from specdec_plugin_verifiers.laws import LawReader, Laws, Remainder
 from specdec_plugin_verifiers.tree import Families, Forest, Places

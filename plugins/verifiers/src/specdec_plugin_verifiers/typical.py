@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.draft import BoolArray, Draft, Verdict
-from specdec_core.registry.kernels import Kernels
 from specdec_core.noise import Noise
+from specdec_core.registry.kernels import Kernels
 from specdec_plugin_verifiers.coupled import greedy_verdict
 from specdec_plugin_verifiers.ending import last_ids
 from specdec_plugin_verifiers.tree import Forest, Places, verdict

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_nn.ops.cpu.jit import njit
 from specdec_nn.ops.ancestor_bits.reference import WORD, ancestor_bits_reference, words_of
+from specdec_nn.ops.cpu.jit import njit
 
 
 @njit(nogil=True)

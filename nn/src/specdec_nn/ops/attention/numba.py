@@ -19,11 +19,11 @@ from torch import Tensor
 
 from specdec_nn.ops.attention import simd as ops
 from specdec_nn.ops.attention import tiles as tiles
+from specdec_nn.ops.attention.plan import CHUNK, UNBOUNDED, Plan, plan
+from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
+from specdec_nn.ops.attention.tiles import BLOCK, KEYS, SCORES, Pages
 from specdec_nn.ops.cpu import simd
 from specdec_nn.ops.cpu import softmax as softmax_simd
-from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
-from specdec_nn.ops.attention.plan import CHUNK, UNBOUNDED, Plan, plan
-from specdec_nn.ops.attention.tiles import BLOCK, KEYS, SCORES, Pages
 from specdec_nn.ops.cpu.jit import njit
 from specdec_nn.turns import one_at_a_time
 

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from specdec_nn.ops.ancestor_bits.reference import ancestor_lists
 from specdec_nn.ops.attention.reference import AttentionStep
 from specdec_nn.ops.cpu.softmax import KEYS
-from specdec_nn.ops.ancestor_bits.reference import ancestor_lists
 
 CHUNK: Final = 4 * KEYS  # keys a task where tasks are few: a long context then spreads over the cores
 ROWS: Final = 64  # rows a task: shares one conversion of keys and values, and bounds the scratch

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from specdec_nn.ops.cpu import simd
 from specdec_nn.ops.cpu.jit import cfunc
-from specdec_nn.ops.linear.reference import PackedLinear, linear_reference
 from specdec_nn.ops.cpu.team import HEAD, RUN, WORKER, share
+from specdec_nn.ops.linear.reference import PackedLinear, linear_reference
 
 ROW_EXACT_MAX: Final = 32  # up to here rows are exact everywhere; above, only where the CPU has no faster bf16 product
 ROW_CHUNK: Final = 256  # rows a call: bounds the float32 copy of x, keeps it in the second-level cache

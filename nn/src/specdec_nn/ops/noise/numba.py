@@ -15,7 +15,6 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from specdec_nn.ops.cpu.jit import njit
 from specdec_core.noise import (
     LN2,
     LOG_COEFFICIENTS,
@@ -27,6 +26,7 @@ from specdec_core.noise import (
     PHILOX_W1,
     SQRT2,
 )
+from specdec_nn.ops.cpu.jit import njit
 
 MASK: Final = np.uint64(MASK32)
 HALF: Final = np.uint64(32)

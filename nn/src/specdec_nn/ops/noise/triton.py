@@ -17,7 +17,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdec_nn.ops.triton_cache import check_cache
 from specdec_core.noise import (
     LN2,
     LOG_COEFFICIENTS,
@@ -29,6 +28,7 @@ from specdec_core.noise import (
     PHILOX_W1,
     SQRT2,
 )
+from specdec_nn.ops.triton_cache import check_cache
 
 check_cache()
 

@@ -10,11 +10,11 @@ import torch
 from numba import prange
 from torch import Tensor
 
+from specdec_core.noise import Noise
 from specdec_nn.ops.cpu.jit import njit
 from specdec_nn.ops.noise.numba import HALF, MASK, exponential
 from specdec_nn.ops.race.reference import race_reference
 from specdec_nn.turns import one_at_a_time
-from specdec_core.noise import Noise
 
 STRETCH: Final = 64  # ids looked at together
 DENSE: Final = 8  # survivors of a stretch from which on the noise of all its ids, in vectors, costs less

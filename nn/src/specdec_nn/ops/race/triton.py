@@ -16,9 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec_core.noise import Noise
 from specdec_nn.ops.noise.triton import OPTIONS, exponential, on_device
 from specdec_nn.ops.triton_cache import check_cache
-from specdec_core.noise import Noise
 
 check_cache()
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from specdec_core.registry.kernels import Kernels
 from specdec_nn.cache.arena import KVArena
-from specdec_nn.ops.attention.reference import AttentionStep
 from specdec_nn.hf.binding import Binding
+from specdec_nn.ops.attention.reference import AttentionStep
 
 
 def deepseek_v3(library: ModuleType, config: Any, module: int) -> nn.Module:

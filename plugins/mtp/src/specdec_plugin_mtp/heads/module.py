@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from specdec_core.draft import Rows
-from specdec_nn.cache.arena import KVArena
-from specdec_nn.ops.attention.reference import AttentionStep
-from specdec_nn.layers.block import Linear, RMSNorm
 from specdec_core.sources import TargetHandle
+from specdec_nn.cache.arena import KVArena
+from specdec_nn.layers.block import Linear, RMSNorm
+from specdec_nn.ops.attention.reference import AttentionStep
 from specdec_plugin_mtp.heads.blocks import FlatBlock
 from specdec_plugin_mtp.heads.wiring import Wiring
 

@@ -10,12 +10,12 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from specdec_nn.ops.noise import numba as noise_numba
+from specdec_core.noise import Noise
 from specdec_nn.ops.cpu.jit import Jit
+from specdec_nn.ops.noise import numba as noise_numba
 from specdec_nn.ops.noise.numba import HALF, MASK
 from specdec_nn.ops.race.numba import STRETCH, TASK, race_stretch
 from specdec_nn.turns import one_at_a_time
-from specdec_core.noise import Noise
 from specdec_plugin_verifiers.kernels import torch_ref
 from specdec_plugin_verifiers.laws import Laws, Remainder
 

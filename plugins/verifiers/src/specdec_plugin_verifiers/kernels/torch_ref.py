@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_nn.ops.race.reference import race_reference, uniform_reference
 from specdec_core.noise import Noise
+from specdec_nn.ops.race.reference import race_reference, uniform_reference
 from specdec_plugin_verifiers.laws import Laws, Remainder
 
 

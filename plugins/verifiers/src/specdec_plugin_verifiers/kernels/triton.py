@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec_core.noise import Noise
 from specdec_nn.ops.noise import triton as noise_triton
 from specdec_nn.ops.noise.triton import OPTIONS, on_device
 from specdec_nn.ops.triton_cache import check_cache
-from specdec_core.noise import Noise
 from specdec_plugin_verifiers.laws import Laws, Remainder
 
 check_cache()
