@@ -47,7 +47,7 @@ _BEYOND = tl.constexpr(float("inf"))
 
 @triton.jit
 def _weight(distance):
-    """Return the weights of a block of distances to the largest logit, as `specdec_nn.ops.truncate.reference.weights` does."""
+    """Return the weights of a block of distances to the largest logit, as the definition does."""
     d = tl.maximum(distance, _LEAST)
     n = (d * _LOG2E + _ROUNDER) - _ROUNDER
     r = (d - n * _HIGH) - n * _LOW
