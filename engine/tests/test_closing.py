@@ -46,8 +46,8 @@ def held_by(llm: LLM) -> dict[str, weakref.ref[Any]]:
         "packed weight": packed,
         "its tiles": packed.tiles.data,
     }
-    if llm._drafting is not None:
-        things["proposer"] = llm._drafting._proposer
+    if llm._runner is not None:
+        things["proposer"] = llm._runner._proposer
     return {name: weakref.ref(thing) for name, thing in things.items()}
 
 

@@ -154,7 +154,7 @@ def test_a_proposer_that_cannot_tell_its_memory_is_contained(caplog: pytest.LogC
     with LLM(hf_model=model, speculative_config=CONFIG, plugins={"stub": stub_plugin(Forgetful())}) as llm:
         assert len(llm.generate(texts, sampling)[0].outputs[0].token_ids) == 20
         assert llm.get_state().draft_bytes is None
-    assert sum("misbehaved in memory_bytes (OSError: no idea)" in line for line in logged(caplog)) == 1
+    assert sum("failed in memory_bytes: OSError: no idea" in line for line in logged(caplog)) == 1
 
 
 class AcceptsAll:

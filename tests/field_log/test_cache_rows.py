@@ -97,8 +97,8 @@ def test_long_requests_one_after_the_other_leak_nothing_row_56() -> None:
             assert spec.metrics.drafted > 0
             assert llm._scheduler.preemptions == 0
             llm._target.arena.check_integrity([])
-            assert llm._drafting is not None
-            assert llm._drafting._proposer.memory_bytes() == 0  # type: ignore[attr-defined]
+            assert llm._runner is not None
+            assert llm._runner._proposer.memory_bytes() == 0  # type: ignore[attr-defined]
             assert ids_of([spec]) == ids_of(run(model, [ids], sampling))
 
 

@@ -17,12 +17,13 @@ from specdec_core.config.plain_values import plain
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.draft import StepStats
 from specdec_core.errors import RequestError
+from specdec_core.host.budget import DraftBudget
+from specdec_core.host.containment import Containment
+from specdec_core.host.runner import ProposerRunner
 from specdec_core.metrics import SpecMetrics
 from specdec_engine.chat import read_template
 from specdec_engine.compare import Divergence, diagnose
-from specdec_engine.drafting import Drafting
 from specdec_engine.group import Group
-from specdec_engine.limits import DraftLimits
 from specdec_engine.logprobs import LogprobReader, LogprobsMode, check_mode
 from specdec_engine.noise_keys import NoiseKeys
 from specdec_engine.outputs import RequestOutput
@@ -150,17 +151,16 @@ class LLM(VllmMethods):
         self._submission = Submission(session, self._rules, self._keys)
         kernels = self._registry.kernels
         self._sampler = Sampler(kernels.get("race", target.device), kernels.get("truncate", target.device))
-        drafting = None
+        runner = None
         if resolved is not None and session.proposer is not None:
-            drafting = Drafting(
+            runner = ProposerRunner(
                 session.proposer,
                 resolved.traits,
-                DraftLimits(resolved, self._rules, session.controller),
+                DraftBudget(resolved, session.controller, logger),
                 target.info.vocab_size,
-                method=resolved.method,
-                strict=strict,
+                Containment(resolved.method, strict=strict, logger=logger),
             )
-        self._drafting = drafting
+        self._runner = runner
         self._controller = session.controller
         self._observed = resolved is not None and self._registry.observed("specdec_step_finished")
         self._scheduler = Scheduler(target, limits.max_num_seqs, self._preempted)
@@ -170,7 +170,7 @@ class LLM(VllmMethods):
             self._sampler,
             self._rules,
             LogprobReader(logprobs_mode, self.tokenizer),
-            drafting,
+            runner,
             session.verifier,
             self._observe,
             0 if resolved is None else resolved.num_speculative_tokens,
@@ -306,8 +306,8 @@ class LLM(VllmMethods):
         self._closed = True
         for request in [*self._scheduler.running, *self._scheduler.waiting]:
             self._stepper.end(request, "abort")
-        if self._drafting is not None:
-            self._drafting.close()
+        if self._runner is not None:
+            self._runner.close()
         if self._resolved is not None:
             self._registry.broadcast("specdec_session_finished", summary=self._metrics.as_json())
         self._target.close()
@@ -354,12 +354,12 @@ class LLM(VllmMethods):
             kv_pages=arena.num_pages,
             kv_pages_in_use=arena.pages_in_use,
             kv_bytes=arena.memory_bytes(),
-            draft_bytes=None if self._drafting is None else self._drafting.memory_bytes(),
+            draft_bytes=None if self._runner is None else self._runner.memory_bytes(),
         )
 
     def _preempted(self, request: Request) -> None:
-        if self._drafting is not None:
-            self._drafting.finish(request, "preempted")
+        if self._runner is not None:
+            self._runner.finish(request, "preempted")
 
     def _observe(self, stats: StepStats) -> None:
         self._metrics.observe(stats)

@@ -1,4 +1,4 @@
-"""The state of one request while it lives: ids, how far the target has run, pages, what its proposer was told."""
+"""The state of one request while it lives: ids, how far the target has run, pages, limits and results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from specdec_core.draft import IntArray
 from specdec_core.host.handed import HandedRequest, KnownIds
@@ -22,16 +21,6 @@ from specdec_nn.ops.ancestor_bits.reference import depths
 
 if TYPE_CHECKING:
     from specdec_engine.pipeline import Pipeline
-
-
-@dataclass(slots=True)
-class PendingRows:
-    """Committed rows not yet delivered to the proposer: the first position and the states from there on, [m, ...]."""
-
-    start: int
-    count: int
-    hidden: Tensor | None
-    aux: Tensor | None
 
 
 class Request:
@@ -73,11 +62,7 @@ class Request:
         self.pipeline: Pipeline | None = None  # what parameters do to logits, None for nothing
         self.error: str | None = None  # why the request cannot go on
         self.plain_reason: str | None = None  # why it is decoded without speculation from its start
-        self.max_draft: int | None = None  # its own limit of drafts a step
-        self.started = False  # the proposer knows the request
-        self.retired = False  # no speculation until the request ends
-        self.next_row = 0  # the position after the last row delivered to the proposer
-        self.pending: list[PendingRows] = []
+        self.max_draft: int | None = None  # its own limit of drafts a step, 0: it is decoded without speculation
         self._ids = KnownIds(prompt)
 
     def __len__(self) -> int:

@@ -109,5 +109,4 @@ class Scheduler:
         self._target.arena.release(request.segment)
         self.running.remove(request)
         request.run_len = 0
-        request.pending.clear()
         self.waiting.appendleft(request)

@@ -85,9 +85,9 @@ def undone_on_error(build: Init) -> Init:
         try:
             build(self, *args, **kwargs)
         except BaseException:
-            target, drafting = vars(self).get("_target"), vars(self).get("_drafting")
-            if drafting is not None:
-                drafting.close()
+            target, runner = vars(self).get("_target"), vars(self).get("_runner")
+            if runner is not None:
+                runner.close()
             if target is not None:
                 target.close()
             raise

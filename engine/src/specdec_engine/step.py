@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from specdec_core.draft import Draft, IntArray, StepStats, Verdict
+from specdec_core.host.requests import Slot
+from specdec_core.host.runner import ProposerRunner
 from specdec_core.protocols import Verifier
 from specdec_engine import trees
 from specdec_engine.cutting import Legal, cut
-from specdec_engine.drafting import Drafting
 from specdec_engine.logprobs import HEAD_ROWS, LogprobReader
 from specdec_engine.outputs import StopKind
-from specdec_engine.request import PendingRows, Request, Work
+from specdec_engine.request import Request, Work
 from specdec_engine.rows import DrawRows
 from specdec_engine.sampler import Sampler
 from specdec_engine.scheduler import Scheduler
@@ -36,7 +37,7 @@ class Stepper:
         sampler: Sampler,
         rules: StopRules,
         logprobs: LogprobReader,
-        drafting: Drafting | None,
+        runner: ProposerRunner | None,
         verifier: Verifier | None,
         observe: Callable[[StepStats], None],
         max_draft: int,
@@ -48,7 +49,7 @@ class Stepper:
         self._sampler = sampler
         self._rules = rules
         self._logprobs = logprobs
-        self._drafting = drafting
+        self._runner = runner
         self._verifier = verifier
         self._observe = observe
         self._max_draft = max_draft
@@ -60,8 +61,7 @@ class Stepper:
         self._scheduler.admit(self._max_draft)
         running = self._scheduler.running
         ready = [request for request in running if request.newest_known]
-        draft = Draft.empty(len(ready)) if self._drafting is None else self._drafting.draft(running, ready)
-        works, draft = self._plan(ready, draft)
+        works, draft = self._plan(ready, self._propose(running))
         if not works:
             return []
         clock.append(perf_counter())
@@ -83,18 +83,32 @@ class Stepper:
             self.end(request, "length")
         return ended
 
+    def _slot(self, request: Request) -> Slot:
+        # n + k + 1 ids must fit: the last draft needs a place, and so does the id drawn after it.
+        return Slot(request, request.run_len, request.newest_known, self._rules.budget(request) - 1)
+
+    def _propose(self, running: Sequence[Request]) -> Draft:
+        """Return one draft row for each request whose newest id waits to be run."""
+        if self._runner is None:
+            return Draft.empty(sum(request.newest_known for request in running))
+        slots = [self._slot(request) for request in running]
+        draft = self._runner.propose(slots)
+        # Requests inside their prompts have empty rows, so that only lengths differ.
+        draft.lengths = [n for slot, n in zip(slots, draft.lengths or (), strict=True) if slot.newest_known]
+        return draft
+
     def _plan(self, ready: Sequence[Request], draft: Draft) -> tuple[list[Work], Draft]:
         """Cut from the draft what requests cannot emit, and return the work of this step with its draft."""
         proposed = {id(request): length for request, length in zip(ready, draft.lengths or (), strict=True)}
-        deepest = None if self._drafting is None else self._drafting.depths(ready)
-        if deepest is not None:
+        if draft.parents is not None and self._runner is not None:
             room = self._target.arena.num_tokens
+            deepest = [self._runner.budget.depth(self._slot(request)) for request in ready]
             draft = trees.within(draft, deepest, [room - len(request) for request in ready])
         rules = [_legal(request) for request in ready]
         works, draft = self._scheduler.plan(ready, cut(draft, rules, exact=self._exact))
         for work in works:
             work.proposed = proposed.get(id(work.request), 0)
-            work.asked = self._drafting is not None and self._drafting.asked(work.request)
+            work.asked = self._runner is not None and self._runner.asked(work.request)
         return works, draft
 
     def _decide(
@@ -171,14 +185,14 @@ class Stepper:
         return gained
 
     def _note_rows(self, work: Work, committed: range | IntArray, out: ForwardOutput, at: int) -> None:
-        if self._drafting is None or (out.hidden is None and out.aux is None and not self._drafting.wants_rows):
+        if self._runner is None or not self._runner.wants_rows:
             return
         rows: slice | torch.Tensor = slice(at, at + len(committed))
         if not isinstance(committed, range):
             rows = torch.from_numpy(committed.astype(np.int64) + at)
         hidden = None if out.hidden is None else out.hidden[rows]
         aux = None if out.aux is None else out.aux[rows]
-        work.request.pending.append(PendingRows(work.start, len(committed), hidden, aux))
+        self._runner.commit(work.request, work.start, len(committed), hidden, aux)
 
     def _append(self, work: Work, emitted: IntArray, accepted: int) -> int:
         request = work.request
@@ -202,10 +216,9 @@ class Stepper:
         """End a request and free what it holds."""
         request.finish_reason, request.stop_reason = reason, stop_reason
         self._scheduler.remove(request)
-        request.pending.clear()
         request.grammar = request.pipeline = None
-        if self._drafting is not None:
-            self._drafting.finish(request, "aborted" if reason in ("abort", "error") else "done")
+        if self._runner is not None:
+            self._runner.finish(request, "aborted" if reason in ("abort", "error") else "done")
 
     def _report(
         self,
@@ -215,7 +228,7 @@ class Stepper:
         rows: int,
         clock: list[float],
     ) -> None:
-        if self._drafting is None:
+        if self._runner is None:
             return
         decode = [i for i, work in enumerate(drawing) if not work.prompt]
         names = ("propose", "forward", "sample", "verify", "commit")
@@ -228,7 +241,7 @@ class Stepper:
                 emitted=[gained[i][1] for i in decode],
                 depths=[drawing[i].draft_depth for i in decode],
                 asked=[drawing[i].asked for i in decode],
-                failed=self._drafting.failed,
+                failed=self._runner.containment.step,
                 rows=rows,
                 seconds=dict(zip(names, np.diff(clock).tolist(), strict=True)),
             )

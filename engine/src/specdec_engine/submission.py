@@ -75,5 +75,5 @@ class Submission:
             return
         request.plain_reason = "the request asked for it" if speculation.off else plain_reason
         if request.plain_reason is not None:
-            request.retired = True
+            request.max_draft = 0
             logger.info("request %s is decoded without speculation: %s", request.id, request.plain_reason)

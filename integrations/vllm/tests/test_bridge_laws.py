@@ -15,7 +15,7 @@ from vllm_heads import from_plugin, over_the_bridge, perfect_eagle
 from vllm_models import table_llama
 
 from specdec_core.draft import Draft
-from specdec_vllm.bridge_laws import probabilities
+from specdec_vllm.bridge.probabilities import probabilities
 
 
 def test_laws_stand_where_their_drafts_stand_and_point_masses_beside_them():

@@ -189,7 +189,7 @@ def test_states_of_a_target_that_is_spread_over_devices_are_refused_and_ids_are_
     """As far as the configuration: there is one device here."""
     from vllm.config import ParallelConfig
 
-    from specdec_vllm.bridge_limits import of_parallel
+    from specdec_vllm.bridge.refusals import of_parallel
 
     target = TargetInfo.from_folder(llama)
     for key in ("tensor_parallel_size", "pipeline_parallel_size"):

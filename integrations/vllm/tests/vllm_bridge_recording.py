@@ -7,7 +7,7 @@ import itertools
 from specdec_core.draft import Draft
 from specdec_testing.recording import RecordingProposer
 from specdec_testing.stubs import Stub
-from specdec_vllm.bridge_proposer import StateProposer
+from specdec_vllm.bridge.proposer import StateProposer
 
 
 class Wrapped(Stub):

@@ -51,7 +51,7 @@ def test_drafts_are_those_over_the_targets_own_states(family: str, modules: int,
     keys = {"method": "mtp", "num_speculative_tokens": 4}
     with LLM(folder, keys, strict=True, prefill_chunk_size=7, max_num_seqs=2) as llm:
         model = llm._target.model
-        drafting = llm._drafting
+        drafting = llm._runner
         assert drafting is not None
         comparing = Compared(drafting._proposer, oracle_of(family, folder, tensors, modules))
         seen: list[tuple[str, list[int], list[Row]]] = []

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from specdec_core.registry.tried import warn_if_newer
-from specdec_vllm.guard import logger
+from specdec_vllm.log import logger
 from specdec_vllm.patching import Mismatch, find, is_ours
 
 SWITCH: Final = "SPECDEC_VLLM"
@@ -22,7 +22,7 @@ STEPS: Final = (
     ("specdec_vllm.suffix", "stand_in"),
     ("specdec_vllm.sampling", "mend_expanding"),
     ("specdec_vllm.sampling", "mend_empty_steps"),
-    ("specdec_vllm.bridge", "install"),
+    ("specdec_vllm.bridge.call", "install"),
 )
 
 

@@ -7,12 +7,17 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from specdec_core.config.speculative import request_options
+from specdec_core.draft import Draft, IntArray
 from specdec_core.errors import ConfigError
+from specdec_core.host.budget import DraftBudget
+from specdec_core.host.containment import Containment
 from specdec_core.host.factory import make_proposer
-from specdec_vllm.drafting import Drafting
-from specdec_vllm.guard import Guard, logger
-from specdec_vllm.limits import Limits
+from specdec_core.host.runner import ProposerRunner
+from specdec_core.protocols import Proposer as MethodProposer
+from specdec_vllm.log import FAILURES, logger
 from specdec_vllm.settings import KEY, K, Settled, needs_states, settle, target_info, wanted
 from specdec_vllm.target import TokenTarget
 from specdec_vllm.views import ByContent, ByName, Names, Requests, SeenRequest, sampled_rows
@@ -35,10 +40,9 @@ class Proposer:
         self._target: Final = target_info(vllm_config.model_config, vllm_config.parallel_config)
         self._settled: Final = self._settle()
         resolved = self._settled.resolved
-        self.guard: Final = Guard(resolved.method)
-        self._limits: Final = Limits(resolved, self._target.max_model_len)
+        self.containment: Final = Containment(resolved.method, off_after=FAILURES, logger=logger)
         self._requests: Requests = ByContent(vllm_config.scheduler_config.max_num_seqs)
-        self._drafting: Drafting | None = None
+        self._drafting: ProposerRunner | None = None
 
     def load_model(self, *_args: Any, **_kwargs: Any) -> None:
         """Build the method's proposer; vLLM calls this when the target is there. Raises MakeStageError."""
@@ -46,8 +50,17 @@ class Proposer:
             return
         resolved, registry = self._settled.resolved, self._settled.registry
         made = make_proposer(resolved, TokenTarget(self._target, self._vllm_config), registry)
-        self._drafting = Drafting(made, resolved.traits, self._limits, self._target.vocab_size, self.guard)
-        weakref.finalize(self, _close, self._drafting)  # also when the process ends
+        self._run(made)
+
+    def _run(self, made: MethodProposer, max_rows: int | None = None) -> None:
+        """Draft with a method's proposer from here on; `max_rows` is what its own cache holds."""
+        resolved = self._settled.resolved
+        budget = DraftBudget(resolved, logger=logger)
+        runner = ProposerRunner(
+            made, resolved.traits, budget, self._target.vocab_size, self.containment, max_rows=max_rows
+        )
+        self._drafting = runner
+        weakref.finalize(self, _close, runner)  # also when the process ends
         logger.info("drafting with %s (%s %s)", resolved.method, resolved.record.distribution, resolved.record.version)
 
     def bind(self, runner: Any) -> None:
@@ -73,14 +86,14 @@ class Proposer:
         token_ids_cpu       [rows or more, max_model_len] int32
         """
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
-        if self.guard.is_off():
+        if self.containment.is_off():
             return drafts
         try:
             self._fill(drafts, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-        except (Exception, SystemExit) as error:
-            self.guard.failed("the call from vLLM", error)
+        except Exception as error:
+            self.containment.failed("the call from vLLM", error)
             drafts = [[] for _ in sampled_token_ids]
-        if self.guard.is_off():
+        if self.containment.is_off():
             self._let_go()
         return drafts
 
@@ -92,8 +105,10 @@ class Proposer:
         requests, done = self._requests.update(rows)
         for request in done:
             self._drafting.finish(request, "done")
-        for row, draft in zip(rows, self._drafting.draft(requests, len(drafts)), strict=True):
-            drafts[row.place] = draft
+        slots = [request.slot(len(request) - 1, True, self._target.max_model_len) for request in requests]
+        draft = self._drafting.propose(slots, batch_size=len(drafts))
+        for row, ids in zip(rows, chains_of(draft), strict=True):
+            drafts[row.place] = ids
 
     def _let_go(self) -> None:
         """Release what the switched-off method holds for requests."""
@@ -143,5 +158,11 @@ def names_of(input_batch: Any, states: Mapping[str, Any]) -> Names:
     return Names(input_batch.req_ids, input_batch.num_prompt_tokens, states.keys(), states)
 
 
-def _close(drafting: Drafting) -> None:
-    drafting.close()
+def chains_of(draft: Draft) -> list[list[int]]:
+    """Return the ids of each row of a draft in host form, whose rows are chains."""
+    ends: IntArray = np.cumsum(np.asarray(draft.lengths, np.int32))
+    return [row.tolist() for row in np.split(draft.tokens, ends[:-1])] if len(ends) else []
+
+
+def _close(runner: ProposerRunner) -> None:
+    runner.close()

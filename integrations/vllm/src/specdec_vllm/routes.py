@@ -14,7 +14,7 @@ from specdec_vllm.settings import ROUTE, Settled, needs_states
 
 CUSTOM: Final = "custom_class"
 FROM_IDS: Final = "specdec_vllm.Proposer"
-FROM_STATES: Final = "specdec_vllm.bridge_proposer.StateProposer"
+FROM_STATES: Final = "specdec_vllm.bridge.proposer.StateProposer"
 # Tries keys as vLLM's own configuration; returns what is wrong with them.
 Trial = Callable[[Mapping[str, Any]], str | None]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from specdec_core.errors import ConfigError
-from specdec_vllm import bridge, bridge_limits
-from specdec_vllm.guard import logger
+from specdec_vllm.bridge import call, refusals
+from specdec_vllm.log import logger
 from specdec_vllm.routes import CUSTOM, FROM_IDS, Route, Trial, choose
 from specdec_vllm.settings import HOST_KEYS, Settled, settle, target_info, with_k
 
@@ -45,8 +45,8 @@ def _write(speculative: Any, route: Route) -> None:
 
 def _check_bridge(settled: Settled, parallel: Any) -> None:
     method = settled.resolved.method
-    problems = list(bridge_limits.of_parallel(settled.resolved.traits, parallel))
-    if not bridge.is_installed():
+    problems = list(refusals.of_parallel(settled.resolved.traits, parallel))
+    if not call.is_installed():
         problems.append("this vLLM is not the one that specdec knows, see the warnings above: use vLLM 0.32")
     if problems:
         raise ConfigError(f"{method} cannot run in vLLM with {HOST_KEYS[0]} 'bridge': {'; '.join(problems)}")

@@ -6,7 +6,7 @@ import functools
 from typing import Any, Final
 
 from specdec_vllm import patching
-from specdec_vllm.guard import logger
+from specdec_vllm.log import logger
 
 MODULE: Final = "vllm.v1.worker.gpu_model_runner"
 INIT: Final = "GPUModelRunner.__init__"

@@ -17,7 +17,10 @@ import numpy as np
 
 from specdec_core.draft import IntArray
 from specdec_core.host.handed import HandedRequest, KnownIds
+from specdec_core.host.requests import Slot
+from specdec_core.noise import request_key
 
+SEED: Final = 0
 TAIL: Final = 64  # ids that are compared where a row is expected to be what it was
 PATIENCE: Final = 64  # steps after which a request that is in no row counts as done
 
@@ -25,9 +28,8 @@ PATIENCE: Final = 64  # steps after which a request that is in no row counts as 
 class SeenRequest:
     """One request; `view` is the `RequestView` that proposers see.
 
+    key        of the noise for its drafts; vLLM draws by itself, so it decides nothing but a method's own draws
     max_draft  its own limit of drafts a step, None for none, 0 for a request that wants no speculation
-    started    the proposer knows it
-    retired    the proposer shall not see it again
     """
 
     def __init__(self, request_id: str, prompt_len: int, tokens: IntArray, arrival: int) -> None:
@@ -39,8 +41,7 @@ class SeenRequest:
         self.sampling_params: Any = None
         self.extra: Any = None
         self.max_draft: int | None = None
-        self.started = False
-        self.retired = False
+        self.key: Final = request_key(None, SEED, arrival)
         self._ids: Final = KnownIds(tokens)
 
     def __len__(self) -> int:
@@ -60,6 +61,14 @@ class SeenRequest:
     def append(self, ids: IntArray) -> None:
         """Add ids."""
         self._ids.append(ids)
+
+    def slot(self, run_len: int, newest_known: bool, max_model_len: int) -> Slot:
+        """Return its place in a step's call for drafts."""
+        room = max_model_len - 1 - len(self)
+        most = getattr(self.sampling_params, "max_tokens", None)
+        if most is not None:  # drafts behind the last id of the answer would be verified for nothing
+            room = min(room, most - (len(self) - self.prompt_len) - 1)
+        return Slot(self, run_len, newest_known, room)
 
     def begins(self, ids: IntArray) -> bool:
         """Say whether its last ids stand in `ids` where they stand in the request; cheap, and enough for one name."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from specdec_vllm import patching
-from specdec_vllm.bridge_rows import Step
+from specdec_vllm.bridge.rows import Step
 
 MODULE: Final = "vllm.v1.worker.gpu_model_runner"
 PROPOSE: Final = "GPUModelRunner.propose_draft_token_ids"

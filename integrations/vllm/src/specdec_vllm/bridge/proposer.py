@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError, TargetError
+from specdec_core.host.budget import DraftBudget
+from specdec_core.host.containment import Containment
 from specdec_core.host.factory import make_proposer
-from specdec_vllm.bridge_drafting import Drafts, StateDrafting
-from specdec_vllm.bridge_limits import problems_of
-from specdec_vllm.bridge_rows import Step, spans
-from specdec_vllm.bridge_target import BoundedTarget, ModelTarget
-from specdec_vllm.guard import logger
-from specdec_vllm.proposer import Proposer
+from specdec_core.host.runner import ProposerRunner
+from specdec_core.protocols import Proposer as MethodProposer
+from specdec_vllm.bridge.probabilities import probabilities
+from specdec_vllm.bridge.refusals import problems_of
+from specdec_vllm.bridge.rows import Step, commit, spans
+from specdec_vllm.bridge.target import BoundedTarget, ModelTarget
+from specdec_vllm.log import logger
+from specdec_vllm.proposer import Proposer, chains_of
 from specdec_vllm.settings import DRAFTER_KV_TOKENS, Settled, settle, wanted
 from specdec_vllm.views import Row, SeenRequest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Drafts of a step, one row for each row of the batch; and distributions of drawn ones, with their requests."""
+
+    rows: list[list[int]]
+    laws: tuple[Tensor, list[str]] | None = None
 
 
 class StateProposer(Proposer):
@@ -25,6 +43,7 @@ class StateProposer(Proposer):
         """Settle the configuration; raises ConfigError or PluginError for one that cannot be used."""
         super().__init__(vllm_config)
         self._runner: Any = None
+        self._said_full = False
 
     def bind(self, runner: Any) -> None:
         """Take requests, and have the states of layers recorded, if the method wants some."""
@@ -55,45 +74,57 @@ class StateProposer(Proposer):
         if traits.rows != "none":
             target = ModelTarget(info, self._vllm_config, target_model, kv_tokens)
         made = make_proposer(resolved, target, registry)
-        drafting = StateDrafting(made, traits, self._limits, info.vocab_size, self.guard, target.kv_cache_tokens)
         if traits.rows != "none" or traits.weights != "none":
-            drafting.rehearse(info.hidden_size, target.device, target.dtype)
-        self._drafting = drafting
-        weakref.finalize(self, drafting.close)  # also when the process ends
-        logger.info("drafting with %s (%s %s)", resolved.method, resolved.record.distribution, resolved.record.version)
+            rehearse(made, resolved, target)
+        self._run(made, max_rows=target.kv_cache_tokens)
 
     def propose(self, sampled_token_ids: Sequence[Sequence[int]], *_args: Any, **_kwargs: Any) -> list[list[int]]:
         """Return no drafts: this is vLLM's own call, which carries no states. Ours is `propose_step`."""
-        self.guard.failed("the call from vLLM", TargetError("vLLM called the drafter past specdec's bridge"))
+        self.containment.failed("the call from vLLM", TargetError("vLLM called the drafter past specdec's bridge"))
         return [[] for _ in sampled_token_ids]
 
     def propose_step(self, step: Step) -> Drafts:
         """Return drafts for a step of vLLM's runner, one row for each row of the batch; raises nothing."""
         nothing = Drafts([[] for _ in step.sampled])
-        if self.guard.off is not None:
+        if self.containment.is_off():
             return nothing
         try:
             drafts = self._drafts(step)
-        except (Exception, SystemExit) as error:
-            self.guard.failed("the call from vLLM", error)
+        except Exception as error:
+            self.containment.failed("the call from vLLM", error)
             return nothing
         self._release_if_off()
         return drafts
 
     def _release_if_off(self) -> None:
-        if self.guard.off is not None:
+        if self.containment.is_off():
             self._let_go()
 
     def _drafts(self, step: Step) -> Drafts:
-        drafting = self._drafting
-        assert isinstance(drafting, StateDrafting)  # load_model has built it, or the engine has not started
-        drafting.preempted(step.preempted)
-        found = spans(step)
+        runner, traits = self._drafting, self._settled.resolved.traits
+        assert runner is not None  # load_model has built it, or the engine has not started
+        runner.preempt(step.preempted)
+        kept = spans(step)
         rows = [Row(i, step.table[i, : int(step.lengths[i])], len(new)) for i, new in enumerate(step.sampled)]
         requests, done = self._requests.update(rows)
         for request in done:
-            drafting.finish(request, "done")
-        return drafting.draft_step(step, requests, found)
+            runner.finish(request, "done")
+        if runner.wants_rows:
+            commit(step, traits, requests, kept, runner.commit)
+        places = zip(requests, kept, strict=True)
+        draft = runner.propose([r.slot(span.end, span.sampled, self._target.max_model_len) for r, span in places])
+        self._warn_if_full()
+        return Drafts(chains_of(draft), probabilities(draft, [r.id for r in requests], self._target.vocab_size))
+
+    def _warn_if_full(self) -> None:
+        if self._drafting is not None and self._drafting.full_at is not None and not self._said_full:
+            self._said_full = True
+            logger.warning(
+                "the drafter's cache of %d positions is full; request %s, and whichever comes next, is decoded without "
+                "drafts (logged once). drafter_kv_tokens sets the size",
+                self._drafting.max_rows,
+                self._drafting.full_at,
+            )
 
     def _settle(self) -> Settled:
         settled = settle(wanted(self._vllm_config), self._target)
@@ -109,8 +140,35 @@ class StateProposer(Proposer):
         more = bool(getattr(state, "mm_features", None)) or getattr(state, "prompt_embeds", None) is not None
         if more and self._settled.resolved.traits.rows == "all":
             logger.info("request %s has more than ids in its prompt, so it is decoded without drafts", request.id)
-        if request.max_draft == 0 or (more and self._settled.resolved.traits.rows == "all"):
-            request.retired = True
+        if more and self._settled.resolved.traits.rows == "all":
+            request.max_draft = 0
+
+
+def rehearse(proposer: MethodProposer, resolved: ResolvedConfig, target: BoundedTarget) -> None:
+    """Draft once for a request of one id, so that memory is taken and kernels are built before vLLM measures.
+
+    Raises whatever the proposer raises: at the start that is an error, and no request waits.
+    """
+    import torch
+
+    traits, info = resolved.traits, target.info
+    request = SeenRequest("specdec-rehearsal", 1, np.zeros(2, np.int32), 0)
+    request.sampling_params = _Greedy()
+    strict = Containment(resolved.method, strict=True)
+    runner = ProposerRunner(proposer, traits, DraftBudget(resolved), info.vocab_size, strict)
+    state = torch.zeros(1, info.hidden_size, device=target.device, dtype=target.dtype)
+    aux = torch.stack([state for _ in traits.aux_layers], dim=1) if traits.aux_layers else None
+    with torch.inference_mode():
+        try:
+            runner.commit(request, 0, 1, state if traits.hidden else None, aux)
+            runner.propose([request.slot(1, True, info.max_model_len)])
+        finally:
+            runner.finish(request, "aborted")
+
+
+class _Greedy:
+    temperature: Final = 0.0
+    max_tokens: Final = None
 
 
 def _check_layers(model: Any) -> None:

@@ -6,19 +6,17 @@ drafts. Of the drafts those stay that were accepted; the rows of the others are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from specdec_core.draft import BoolArray, IntArray, Rows
 from specdec_core.traits import MethodTraits
 from specdec_vllm.views import SeenRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Commit = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -86,34 +84,26 @@ def spans(step: Step) -> list[Span]:
     return found
 
 
-def rows_of(
-    step: Step, traits: MethodTraits, requests: Sequence[SeenRequest], kept: Sequence[Span], gap: BoolArray
-) -> Rows:
-    """Return the rows of some requests as the traits ask for them; states are copies, since vLLM uses its own again."""
+def commit(step: Step, traits: MethodTraits, requests: Sequence[SeenRequest], kept: Sequence[Span], to: Commit) -> None:
+    """Give the rows that stay to `to`, `ProposerRunner.commit`, with the states that the traits ask for.
+
+    Raises ValueError if vLLM's target does not give the states of the layers that were asked for.
+    """
+    aux = _stacked(step, traits)
+    for request, span in zip(requests, kept, strict=True):
+        rows = slice(span.offset, span.offset + span.count)
+        hidden = step.hidden[rows] if traits.hidden else None
+        to(request, span.start, span.count, hidden, None if aux is None else aux[rows])
+
+
+def _stacked(step: Step, traits: MethodTraits) -> Tensor | None:
+    """Return the states of all rows of the forward, [rows, layers, H]; None if none were asked for."""
     import torch
 
-    last = traits.rows == "last"
-    counts = np.array([min(span.count, 1) if last else span.count for span in kept], np.int32)
-    positions = [np.arange(span.end - n, span.end, dtype=np.int32) for span, n in zip(kept, counts, strict=True)]
-    index = [span.offset + p.astype(np.int64) - span.start for span, p in zip(kept, positions, strict=True)]
-    tokens = [request.tokens[p + 1] for request, p in zip(requests, positions, strict=True)]
-    chosen = torch.from_numpy(_flat(index, np.int64)).to(step.hidden.device)
-    aux = None
-    if traits.aux_layers:
-        if step.aux is None or len(step.aux) != len(traits.aux_layers):
-            have = 0 if step.aux is None else len(step.aux)
-            message = f"states of the layers {list(traits.aux_layers)} were asked for, and vLLM's target gave {have}"
-            raise ValueError(message)
-        aux = torch.stack([layer[chosen] for layer in step.aux], dim=1)
-    return Rows(
-        request=np.repeat(np.arange(len(kept), dtype=np.int32), counts),
-        positions=_flat(positions, np.int32),
-        tokens=_flat(tokens, np.int32),
-        hidden=step.hidden[chosen] if traits.hidden else None,
-        aux=aux,
-        gap=gap,
-    )
-
-
-def _flat(parts: Sequence[IntArray | npt.NDArray[np.int64]], dtype: Any) -> Any:
-    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
+    if not traits.aux_layers:
+        return None
+    if step.aux is None or len(step.aux) != len(traits.aux_layers):
+        have = 0 if step.aux is None else len(step.aux)
+        message = f"states of the layers {list(traits.aux_layers)} were asked for, and vLLM's target gave {have}"
+        raise ValueError(message)
+    return torch.stack(list(step.aux), dim=1)

@@ -1,0 +1,93 @@
+"""How many drafts each request may get in a step: the smallest of everything that limits it, 0 for speculation off."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.host.requests import HostRequest, Slot
+from specdec_core.protocols import Controller
+
+
+class DraftBudget:
+    """Limits by request: k, batch size, traits, context, the text's end, the request's own, controller, step tokens."""
+
+    def __init__(
+        self, resolved: ResolvedConfig, controller: Controller | None = None, logger: logging.Logger | None = None
+    ) -> None:
+        """Take what does not change during a session."""
+        config, traits = resolved.config, resolved.traits
+        k = resolved.num_speculative_tokens
+        self._k: Final = k if traits.max_tokens is None else min(k, traits.max_tokens)
+        self._end: Final = min(
+            (end for end in (resolved.max_model_len, traits.max_position) if end is not None), default=None
+        )
+        self._method: Final = resolved.method
+        self._schedule: Final = config.num_speculative_tokens_per_batch_size or ()
+        self._disable_above: Final = config.disable_by_batch_size
+        self._step_tokens: Final = config.max_step_tokens
+        self._controller: Final = controller
+        self._trees: Final = traits.shape == "tree"
+        self._logger: Final = logger or logging.getLogger(__name__)
+        self._warned = False
+
+    def scheduled(self, batch_size: int) -> int:
+        """Return k for that many running requests; 0: speculation is off. Gaps and the tail keep the last k."""
+        if self._disable_above is not None and batch_size > self._disable_above:
+            return 0
+        k = self._k
+        for start, _, size_k in self._schedule:
+            if start <= batch_size:
+                k = min(size_k, self._k)
+        return k
+
+    def limits(self, slots: Sequence[Slot], batch_size: int) -> list[int]:
+        """Return the most drafts of each slot, whose newest ids are known; of a tree the number of nodes."""
+        k = self.scheduled(batch_size)
+        limits = []
+        for slot in slots:
+            own = slot.request.max_draft
+            asked, depth = k if own is None else min(k, own), self.depth(slot)
+            limits.append((asked if depth > 0 else 0) if self._trees else max(0, min(asked, depth)))
+        if self._controller is not None and slots:
+            wished = self._controller.limit([slot.request.view for slot in slots], tuple(limits))
+            limits = [max(0, min(limit, wish)) for limit, wish in zip(limits, wished, strict=True)]
+        return limits if self._step_tokens is None else share(limits, self._step_tokens)
+
+    def depth(self, slot: Slot) -> int:
+        """Return how many drafts may stand one behind the other: all of a chain, the longest path of a tree."""
+        if self._end is None:
+            return slot.room
+        left = self._end - len(slot.request)
+        if left <= 0:
+            self._warn(slot.request)
+        return min(slot.room, left)
+
+    def _warn(self, request: HostRequest) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        self._logger.warning(
+            "request %s has reached position %d, where drafts of method %r end (the drafter's context or the "
+            "configured max_model_len); it is decoded plainly from there (logged once)",
+            request.id,
+            self._end,
+            self._method,
+        )
+
+
+def share(limits: Sequence[int], total: int) -> list[int]:
+    """Cut the largest limits until their sum is at most `total`; earlier rows keep what does not divide evenly."""
+    cut = list(limits)
+    if sum(cut) <= total:
+        return cut
+    level = max(c for c in range(max(cut) + 1) if sum(min(limit, c) for limit in cut) <= total)
+    shared = [min(limit, level) for limit in cut]
+    left = total - sum(shared)
+    for i, limit in enumerate(cut):
+        if left and limit > level:
+            shared[i] += 1
+            left -= 1
+    return shared
