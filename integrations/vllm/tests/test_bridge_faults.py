@@ -12,7 +12,7 @@ from vllm_heads import HEADS, eagle, eagle3, medusa, over_the_bridge
 from vllm_models import random_llama
 
 from specdec_vllm import patching, routes
-from specdec_vllm.bridge import call
+from specdec_vllm.bridge import call as bridge
 
 PROMPTS = [[5, 7, 5, 7, 9], [3, 4], list(range(2, 40))]
 
@@ -154,7 +154,7 @@ def test_a_target_that_does_not_give_its_layers_is_refused_by_name(llama, tmp_pa
 
 
 def test_where_vllm_is_another_one_the_configuration_is_refused_and_says_so(llama, tmp_path, monkeypatch):
-    monkeypatch.setattr(call, "is_installed", lambda: False)
+    monkeypatch.setattr(bridge, "is_installed", lambda: False)
     with pytest.raises(ValueError, match=r"medusa cannot run in vLLM .* this vLLM is not the one that specdec knows"):
         with engine(llama, **over_the_bridge(medusa(tmp_path / "head"))):
             pass
@@ -168,9 +168,9 @@ def test_a_runner_with_other_arguments_is_left_as_it_is(monkeypatch):
 
     monkeypatch.setattr(GPUModelRunner, "propose_draft_token_ids", other)
     with pytest.raises(patching.Mismatch, match="propose_draft_token_ids takes"):
-        call.install()
+        bridge.install()
     assert GPUModelRunner.propose_draft_token_ids is other
-    assert not call.is_installed()
+    assert not bridge.is_installed()
 
 
 def test_states_that_vllm_does_not_count_as_we_do_are_a_failure_and_no_draft():
@@ -202,7 +202,7 @@ def test_a_runner_without_a_drafter_and_drafters_of_vllm_are_called_as_before():
     import types
 
     calls = []
-    wrapped = call._with_states(lambda *args, **kwargs: calls.append((args, kwargs)) or "theirs")
+    wrapped = bridge._with_states(lambda *args, **kwargs: calls.append((args, kwargs)) or "theirs")
     for runner in (
         types.SimpleNamespace(),
         types.SimpleNamespace(drafter=None),
