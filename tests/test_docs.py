@@ -65,6 +65,7 @@ class Reader:
         self.namespace = {"__name__": "page"}
         self.path = []
         monkeypatch.chdir(folder)
+        monkeypatch.syspath_prepend(folder)
         monkeypatch.setenv("SPECDEC_KERNELS", "reference")
 
     def follow(self, page):

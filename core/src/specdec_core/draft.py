@@ -30,6 +30,18 @@ def _shape_of(value: Any) -> str:
     return f"{getattr(value, 'dtype', type(value).__name__)} of shape {tuple(np.shape(value))}"
 
 
+class SamplingView(Protocol):
+    """What a proposer may read of a request's sampling parameters; hosts pass their own objects."""
+
+    @property
+    def temperature(self) -> float:
+        """0, or below `specdec_core.noise.GREEDY_BELOW`: the most likely id is taken."""
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The most ids that the request may emit, None for no limit of its own."""
+
+
 class RequestView(Protocol):
     """One request as a proposer may see it; read-only, one object for the whole life of the request."""
 
@@ -50,8 +62,8 @@ class RequestView(Protocol):
         """All known ids, [prompt + output] int32, read-only: the prompt not yet run and the newest id included."""
 
     @property
-    def sampling_params(self) -> Any:
-        """The request's sampling parameters, as the host's own object."""
+    def sampling_params(self) -> SamplingView:
+        """The request's sampling parameters."""
 
     @property
     def extra(self) -> Any:

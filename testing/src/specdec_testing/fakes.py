@@ -7,13 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
 import transformers
-from torch import Tensor
 
 from specdec_core.draft import IntArray
 from specdec_core.host.handed import HandedRequest, KnownIds
 from specdec_core.sources import TargetInfo
+from specdec_nn.hf.handle import ModelHandle
 
 
 class FakeRequest:
@@ -51,7 +50,7 @@ class FakeRequest:
         self._ids.append(np.fromiter(ids, np.int32))
 
 
-class FakeTarget:
+class FakeTarget(ModelHandle):
     """A `TargetHandle` around a model that is never run as a whole: embeddings, head and limits only."""
 
     def __init__(
@@ -63,52 +62,7 @@ class FakeTarget:
         tokenizer: Any | None = None,
     ) -> None:
         """Keep the model."""
-        self.model = model
-        self.tokenizer = tokenizer
-        self.info = target_info(model, max_model_len)
-        self.max_num_seqs = max_num_seqs
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the model."""
-        device: torch.device = self.model.get_input_embeddings().weight.device
-        return device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the model."""
-        dtype: torch.dtype = self.model.get_input_embeddings().weight.dtype
-        return dtype
-
-    @property
-    def kv_cache_tokens(self) -> int:
-        """Room for every request at full length."""
-        return self.max_num_seqs * self.info.max_model_len
-
-    @property
-    def embedding_weight(self) -> Tensor:
-        """Rows of the input embedding."""
-        weight: Tensor = self.model.get_input_embeddings().weight
-        return weight.detach()
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """Return input embeddings."""
-        with torch.inference_mode():
-            embeddings: Tensor = self.model.get_input_embeddings()(ids)
-        return embeddings
-
-    def compute_logits(self, hidden: Tensor) -> Tensor:
-        """Return logits, with the softcap if the family has one."""
-        with torch.inference_mode():
-            logits: Tensor = self.model.get_output_embeddings()(hidden)
-        cap = getattr(self.model.config, "final_logit_softcapping", None)
-        return logits if cap is None else cap * torch.tanh(logits / cap)
-
-    def new_arena(self, num_tokens: int) -> Any:
-        """Return an arena of `specdec_nn`."""
-        from specdec_nn.cache.arena import KVArena
-
-        return KVArena(num_tokens, self.device)
+        super().__init__(model, target_info(model, max_model_len), tokenizer, max_num_seqs=max_num_seqs)
 
 
 def target_info(model: transformers.PreTrainedModel, max_model_len: int | None = None) -> TargetInfo:

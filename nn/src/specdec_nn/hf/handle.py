@@ -1,0 +1,67 @@
+"""A `TargetHandle` over a transformers model, for hosts that have no target of their own; it runs no layers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from specdec_core.sources import TargetInfo
+from specdec_nn.cache.arena import KVArena
+
+
+class ModelHandle:
+    """Embedding, head and limits of a loaded causal language model."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        info: TargetInfo,
+        tokenizer: Any | None = None,
+        *,
+        max_num_seqs: int = 16,
+        kv_cache_tokens: int | None = None,
+    ) -> None:
+        """Keep the model; without `kv_cache_tokens` there is room for all requests at full length."""
+        self.model: Final = model
+        self.info: Final = info
+        self.tokenizer: Final = tokenizer
+        self.max_num_seqs: Final = max_num_seqs
+        self.kv_cache_tokens: Final = kv_cache_tokens or max_num_seqs * info.max_model_len
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the embedding."""
+        return self.embedding_weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the embedding."""
+        return self.embedding_weight.dtype
+
+    @property
+    def embedding_weight(self) -> Tensor:
+        """Rows of the input embedding [V, H]."""
+        weight: Tensor = self._part("get_input_embeddings").weight
+        return weight.detach()
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return the input embeddings [n, H] of ids [n]."""
+        with torch.inference_mode():
+            rows: Tensor = self._part("get_input_embeddings")(ids)
+        return rows
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Return logits [n, V] of final hidden states [n, H], with the family's softcap if it has one."""
+        with torch.inference_mode():
+            logits: Tensor = self._part("get_output_embeddings")(hidden)
+        cap = getattr(getattr(self.model, "config", None), "final_logit_softcapping", None)
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    def new_arena(self, num_tokens: int) -> KVArena:
+        """Return a KV arena for a drafter."""
+        return KVArena(num_tokens, self.device)
+
+    def _part(self, getter: str) -> Any:
+        return getattr(self.model, getter)()
