@@ -229,7 +229,7 @@ class DraftSource:
         adapter = checkpoint.adapter_problem(place)
         if adapter is not None:
             raise ConfigError(f"{self.model!r} {adapter}")
-        if place.is_file() and place.suffix == gguf_file.SUFFIX:
+        if place.is_file() and place.suffix == gguf_file.ENDING:
             config = gguf_file.read_config(place)
         elif file.is_file():
             config = checkpoint.read_json_object(file)

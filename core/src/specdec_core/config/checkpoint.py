@@ -98,7 +98,7 @@ def read_json_object(file: Path) -> dict[str, Any]:
 def weight_files(path: Path) -> list[Path]:
     """Return the files with tensors: the path itself, or a folder's safetensors, or else its torch files."""
     if path.is_file():
-        return [path] if path.suffix in (".safetensors", gguf_file.SUFFIX, *TORCH_SUFFIXES) else []
+        return [path] if path.suffix in (".safetensors", gguf_file.ENDING, *TORCH_SUFFIXES) else []
     found = sorted(path.glob("*.safetensors"))
     if found:
         return found
@@ -124,7 +124,7 @@ def tensor_shapes(files: Iterable[Path]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         check_is_no_pointer(file)
-        if file.suffix == gguf_file.SUFFIX:
+        if file.suffix == gguf_file.ENDING:
             shapes.update(gguf_file.read_shapes(file))
         else:
             shapes.update(_safetensors_shapes(file) if file.suffix == ".safetensors" else _torch_shapes(file))

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from specdec_core.errors import ConfigError
 
-SUFFIX: Final = ".gguf"
+ENDING: Final = ".gguf"
 # Keys of the file, behind the architecture's name, and those of config.json.
 FIGURES: Final = {
     "embedding_length": "hidden_size",
