@@ -230,7 +230,11 @@ FAILING: dict[str, tuple[Any, int, str]] = {
     "returns too much": (lambda output, logits: logits.repeat(2), 0, "returned (24,)"),
     "returns whole numbers": (lambda output, logits: logits.long(), 0, "returned (12,)"),
     "leaves no id": (lambda output, logits: logits - torch.inf, 0, "logits_processors left no id"),
-    "returns no numbers": (lambda output, logits: logits * torch.nan, 0, "logits_processors left no id"),
+    "returns no numbers": (
+        lambda output, logits: logits * torch.nan,
+        0,
+        "the logits processors returned logits that are not finite",
+    ),
     "accept raises": (Jams(), 6, "Jams failed: KeyError"),
 }
 

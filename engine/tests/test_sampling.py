@@ -105,7 +105,7 @@ def test_temperature_divides_each_rows_logits_and_leaves_the_given_ones() -> Non
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
 def test_draws_through_the_engine_equal_the_definition(temperature: float) -> None:
     prompts = [[1], [4, 4, 2], [0, 9, 8, 7, 6]]
-    seeds = [0, 2**63 + 12345, -3]
+    seeds = [0, 2**63 + 12345, 2**64 - 3]
     params = [SamplingParams(temperature=temperature, seed=seed, max_tokens=40) for seed in seeds]
     expected = [
         [spelled_out(seed % 2**64, prompt, 40, temperature)] for prompt, seed in zip(prompts, seeds, strict=True)

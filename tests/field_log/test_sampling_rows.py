@@ -117,6 +117,10 @@ class WatchingPlugin:
         self.verifier = verifier
 
     @hookimpl
+    def specdec_verifier_emits_host_draws(self) -> bool:
+        return True  # it is `coupled` that decides
+
+    @hookimpl
     def specdec_make_verifier(self) -> Watching:
         return self.verifier
 

@@ -335,7 +335,13 @@ class LLM(VllmMethods):
         return groups
 
     def _step(self) -> list[Request]:
-        with self._target.lock, torchs_threads(self._target.device):
+        with self._target.lock:
+            if self._closed:
+                return []
+            return self._step_locked()
+
+    def _step_locked(self) -> list[Request]:
+        with torchs_threads(self._target.device):
             self._stats.begin()
             touched = self._stepper.step()
             self._stats.end()

@@ -53,7 +53,9 @@ def test_a_drafter_with_a_short_context_stops_there_and_decoding_goes_on_rows_40
 ) -> None:
     model = draft(tmp_path / "short", max_position_embeddings=32)
     (long, short), metrics = compared(keys(model), [list(range(3, 43)), list(range(3, 13))], params(max_tokens=30))
-    assert (long.metrics.drafted, long.metrics.empty) == (0, 29), "skipped steps have no drafts, and count none"
+    assert (long.metrics.drafted, long.metrics.empty, long.metrics.steps) == (0, 0, 29), (
+        "skipped steps have no drafts, and count none"
+    )
     assert short.metrics.drafted > 20
     assert metrics.failures == 0
     assert sum("has reached position 32" in record.message for record in caplog.records) == 1
@@ -71,7 +73,7 @@ def test_the_drafters_max_model_len_ends_drafts_row_43(tmp_path: Path) -> None:
     model = draft(tmp_path / "d")
     (result,), _ = compared(keys(model, max_model_len=30), [list(range(3, 23))], params(max_tokens=30))
     assert 0 < result.metrics.drafted < 40
-    assert result.metrics.empty > 15
+    assert result.metrics.steps - result.metrics.drafts > 15
 
 
 def test_a_drafter_with_another_tokenizer_keeps_positions_of_its_own_row_50(tmp_path: Path) -> None:

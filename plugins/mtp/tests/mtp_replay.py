@@ -92,7 +92,8 @@ class Compared:
 def handle_of(family: str, folder: str, max_model_len: int | None = None) -> FakeTarget:
     """Return the family's model as a host shows it to proposers."""
     handle = FakeTarget(mtp_models.target(family))
-    handle.info = TargetInfo.from_folder(folder, max_model_len)
+    config = json.loads((Path(folder) / "config.json").read_text())
+    handle.info = TargetInfo.from_config(folder, config, max_model_len)  # also beyond the model's own limit
     return handle
 
 

@@ -46,7 +46,7 @@ class FirstDrafts:
                     owner.peeked = True
                     return 0
 
-                view.__class__ = type("Watched", (type(view),), {"key": property(key)})
+                view.__class__ = type("Watched", (type(view),), {"__slots__": (), "key": property(key)})
 
     def see(self, batch: BatchView, draft: Draft) -> None:
         """Take in one call's drafts."""
