@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Any
 
+from specdec_engine.pieces import LEFT_OUT, ORDINARY, REPLACEMENT, pieces_of
 from specdec_engine.sampling_params import SamplingParams
 
-HOLD_BACK = 6  # ids kept as context, so that spaces and joined characters decode as they do in the whole text
-LONGEST_WAIT = 32  # ids; no character has so many bytes, so what does not end by then is no text
-REPLACEMENT = "\ufffd"
+HOLD_BACK = 4  # ids kept as context; three bytes of it are enough to know where characters begin
 
 
 class TextStream:
-    """The text of one sample as far as it is certain.
+    """The text of one sample as far as it is certain: a function of its ids alone, in whatever portions they come.
+
+    It is what the tokenizer decodes from all ids wherever their bytes are UTF-8. Bytes that are not become U+FFFD as in
+    Python's incremental decoder with errors="replace" (one for each longest beginning of a character, Unicode 3.9).
 
     taken  ids whose text is in it
     limit  the most ids whose text belongs to it, None for all: the id that ended a sample may be no part of its text
@@ -31,9 +34,9 @@ class TextStream:
         self._text = ""
         self._tail = ""  # an unfinished character: it waits for its rest, or for the end
         self._window: list[int] = []  # the newest ids, of which the first ones are context
-        self._bound = 0  # a place in the window where a character ends
         self._shown = 0  # characters of the decoded window that are in `_text`
-        self._waiting = 0  # ids since a character ended
+        self._pieces = None if self._tokenizer is None else pieces_of(tokenizer)
+        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")  # of pieces that are single bytes
 
     def __len__(self) -> int:
         """Return the number of certain characters."""
@@ -42,38 +45,56 @@ class TextStream:
     def push(self, token: int) -> None:
         """Take in one id."""
         self.taken += 1
-        if self._tokenizer is None:
+        if self._pieces is None:
             return
-        self._window.append(token)
+        kind = self._pieces.kind(token, self._params.skip_special_tokens)
+        if kind == LEFT_OUT:
+            return
+        if kind != ORDINARY:
+            self._add_characters(self._bytes.decode(bytes([kind])))
+            return
+        if self._bytes.getstate()[0]:
+            self._add_characters(self._bytes.decode(b"", final=True))
+        self._add([token])
+
+    def _add_characters(self, characters: str) -> None:
+        """Add what single bytes came to, through ids, for the tokenizer may drop a space at the start of a text."""
+        assert self._pieces is not None
+        for character in characters:
+            broken = character == REPLACEMENT
+            self._add([self._pieces.byte_ids[byte] for byte in (b"?" if broken else character.encode())])
+            if broken:  # among valid bytes a tokenizer would make every one of the run U+FFFD
+                self._text = self._text[:-1] + REPLACEMENT
+
+    def _add(self, ids: list[int]) -> None:
+        self._window += ids
         decoded = self._decode(self._window)
-        self._waiting = self._waiting + 1 if decoded.endswith(REPLACEMENT) else 0
-        given_up = self._waiting > LONGEST_WAIT
-        certain = decoded if given_up else decoded.rstrip(REPLACEMENT)
-        if len(certain) > self._shown:
-            self._text += certain[self._shown :]
-            self._shown = len(certain)
+        certain = len(decoded) - decoded.endswith(REPLACEMENT)  # the last may be a character's beginning
+        if certain > self._shown:
+            self._text += decoded[self._shown : certain]
+            self._shown = certain
         self._tail = decoded[self._shown :]
-        if given_up or self._waiting == 0:
+        if len(self._window) >= 3 * HOLD_BACK:
             self._shorten()
 
     def _shorten(self) -> None:
-        """Drop context at a place where a character ends, once enough ids came after it."""
-        self._waiting = 0
-        if len(self._window) - self._bound >= HOLD_BACK:
-            del self._window[: self._bound]
-            self._bound = len(self._window)
-            self._shown = len(self._decode(self._window))
+        """Keep the newest ids as context, unless the tokenizer takes them for the start of a text and drops them."""
+        assert self._pieces is not None
+        start = len(self._window) - HOLD_BACK
+        while start and self._pieces.continues(self._window[start]):
+            start -= 1  # bytes of one character stay together
+        decoded = self._decode(self._window[start:])
+        if start and decoded:
+            del self._window[:start]
+            self._shown = len(decoded) - decoded.endswith(REPLACEMENT)
 
     def update(self, ids: list[int], *, finished: bool) -> str:
         """Take in what is new of a sample's ids and return the text to show."""
         new = ids[self.taken : self.limit]
-        if finished and self.taken == 0 and self._tokenizer is not None:
-            self.taken, self._text = len(new), self._decode(new)
-        else:
-            for token in new:
-                self.push(token)
+        for token in new:
+            self.push(token)
         if finished:
-            return self._text + self._tail
+            return self._text + self._tail + REPLACEMENT * bool(self._bytes.getstate()[0])
         return self._text[: max(0, len(self._text) - self._held)]
 
     def cut(self, stops: Sequence[str], start: int, *, keep: bool) -> str | None:
@@ -87,6 +108,7 @@ class TextStream:
             return None
         at, stop = min(hits, key=lambda hit: hit[0] + len(hit[1]))
         self._text, self._tail = self._text[: at + len(stop) if keep else at], ""
+        self._bytes.reset()
         return stop
 
     def _decode(self, ids: list[int]) -> str:
