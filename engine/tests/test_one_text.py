@@ -12,10 +12,10 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from words import tiny_tokenizer
 
-from specdec.testing.stubs import Perfect, stub_plugin
-from specdec.testing.targets import tiny_target
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.text import TextStream
+from specdec_testing.stubs import Perfect, stub_plugin
+from specdec_testing.targets import tiny_target
 
 BYTES = [f"<0x{value:02X}>" for value in range(256)]
 PIECES = ["▁", "▁▁", "a", "b", "the", "▁the", "▁cat", "日", "\ufffd", "."]
