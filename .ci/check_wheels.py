@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from email.message import Message
 from email.parser import Parser
@@ -50,6 +52,9 @@ ours = {name: module for name, module in sys.modules.items() if name.partition("
 strange = [name for name, m in ours.items() if m.__file__ and site not in pathlib.Path(m.__file__).parents]
 sys.exit(f"not from the wheels: {strange}" if strange or not ours else 0)
 """
+# Distribution and import package are named alike, so that an import tells which distribution it needs.
+IMPORTED = r"^ *(?:from|import) (specdec_\w+)"
+LICENCE = Path(__file__).resolve().parents[1] / "LICENSE"
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 
 
@@ -65,6 +70,10 @@ class Wheel:
             self.metadata: Message = Parser().parsestr(archive.read(info).decode())
             points = info.replace("METADATA", "entry_points.txt")
             self.entry_points = archive.read(points).decode() if points in self.names else ""
+            licence = info.replace("METADATA", "licenses/LICENSE")
+            self.licence = archive.read(licence) if licence in self.names else b""
+            code = b"\n".join(archive.read(name) for name in self.names if name.endswith(".py")).decode()
+            self.imports = {canonicalize_name(name) for name in re.findall(IMPORTED, code, re.MULTILINE)}
 
     @property
     def name(self) -> str:
@@ -84,11 +93,53 @@ class Wheel:
             yield "no py.typed"
         if any(part == "tests" or part.startswith(("test_", "conftest")) for name in found for part in name.split("/")):
             yield "tests inside"
-        if self.metadata["License-Expression"] != "Apache-2.0":
-            yield "no License-Expression: Apache-2.0"
+        yield from self.presentation(project)
         declared = (project / "pyproject.toml").read_text(encoding="utf-8").count("[project.entry-points")
         if self.entry_points.count("[") - ("[console_scripts]" in self.entry_points) != declared:
             yield f"{declared} groups of entry points are declared, and the wheel has: {self.entry_points!r}"
+
+    def presentation(self, project: Path) -> Iterator[str]:
+        """Yield what an index could not show: licence, long description, authors, keywords, classifiers."""
+        if self.metadata["License-Expression"] != "Apache-2.0":
+            yield "no License-Expression: Apache-2.0"
+        if self.licence != LICENCE.read_bytes():
+            yield "no LICENSE, or not that of the repository"
+        readme = (project / "README.md").read_text(encoding="utf-8")
+        if self.metadata["Description-Content-Type"] != "text/markdown" or str(self.metadata.get_payload()) != readme:
+            yield "the long description is not its README.md"
+        for header in ("Summary", "Author", "Keywords", "Classifier"):
+            if not self.metadata[header]:
+                yield f"no {header}"
+
+    def requirements(self) -> list[Requirement]:
+        """Return what it declares to need, that of its extras included."""
+        return [Requirement(text) for text in self.metadata.get_all("Requires-Dist") or []]
+
+    def undeclared(self) -> set[str]:
+        """Return distributions of ours that its modules import and that it declares not to need."""
+        declared = {canonicalize_name(r.name) for r in self.requirements() if r.marker is None}
+        return self.imports - declared - {self.name}
+
+
+def disagreements(wheels: dict[str, Wheel]) -> Iterator[str]:
+    """Yield requirements that cannot be met together: on versions of ours that are not these, or on unequal ranges."""
+    ranges = defaultdict(set)
+    for wheel in wheels.values():
+        for requirement in wheel.requirements():
+            name = canonicalize_name(requirement.name)
+            if name == wheel.name:
+                continue  # an extra made of other extras
+            ranges[name].add(str(requirement.specifier))
+            if name in wheels:
+                version = wheels[name].metadata["Version"]
+                if not requirement.specifier or not requirement.specifier.contains(version, prereleases=True):
+                    yield f"{wheel.name} needs {requirement}, and here {name} is {version}"
+            elif name.startswith("specdec-"):
+                yield f"{wheel.name} needs {requirement}, which is not among the wheels"
+        yield from (f"{wheel.name} imports {name} and declares no need of it" for name in sorted(wheel.undeclared()))
+    for name, found in ranges.items():
+        if len(found) > 1:
+            yield f"unequal ranges of {name}: {', '.join(sorted(found))}"
 
 
 def closure(requirements: Iterable[Requirement], ours: dict[str, Wheel]) -> set[str]:
@@ -192,6 +243,8 @@ def main() -> None:
         wheel = wheels[next(name for name in wheels if wheels_package(wheels[name]) == package)]
         problems = list(wheel.problems(project))
         check(not problems, f"{wheel.file.name}: {'; '.join(problems)}")
+    problems = list(disagreements(wheels))
+    check(not problems, "\n".join(problems))
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch).resolve()
         programs = environment(folder / "environment", wheels)

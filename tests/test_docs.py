@@ -40,7 +40,12 @@ from doc_pages import anchors, fences, headings, links, prose, section, spans, t
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 BENCHMARKS = ROOT / "benchmarks" / "README.md"
-RUN = [README, *sorted(DOCS.glob("*.md"))]
+DISTRIBUTIONS = [
+    project.parent
+    for pattern in ("*/pyproject.toml", "plugins/*/pyproject.toml", "integrations/*/pyproject.toml")
+    for project in sorted(ROOT.glob(pattern))
+]
+RUN = [README, *sorted(DOCS.glob("*.md")), *(folder / "README.md" for folder in DISTRIBUTIONS)]
 PAGES = [*RUN, BENCHMARKS, ROOT / "CHANGELOG.md"]
 HOOKS = [name for name in dir(hookspecs) if hasattr(getattr(hookspecs, name), "specdec_spec")]
 COMMANDS = ("", "generate", "explain", "plugins", "plugins list", "plugins show", "plugins doctor")
@@ -140,7 +145,7 @@ def assert_shown(shown, output, command):
     assert not shown or anywhere or at == len(actual), f"$ {command}\nprints more than is shown:\n{output}"
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_can_be_followed_from_top_to_bottom(page, model, tmp_path, monkeypatch):
     (tmp_path / "path" / "to").mkdir(parents=True)
     (tmp_path / "path" / "to" / "model").symlink_to(model)

@@ -70,7 +70,39 @@ def test_a_listing_names_everything_and_imports_nothing(site):
     assert "core mismatch: it needs specdec-core>=99" in text
 
 
-@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_a_listing_shows_methods_and_verifiers_and_all_the_rest_when_asked(site):
+    site.proposer("alpha", "raise SystemExit('imported')")
+    site.verifiers("coupled")
+    site.dist(
+        "extras",
+        {
+            "specdec.kernels.v1": {"op.reference": "extras_ops:f", "op.numba": "extras_ops:f"},
+            "specdec.aliases.v1": {"old_alpha": "extras:alpha"},
+            "specdec.extensions.v1": {"watch": "extras:watch"},
+            "specdec.commands.v1": {"hello": "not a module:"},
+        },
+        {},
+    )
+    named = {"alpha": "proposer", "coupled": "verifier"}
+    hidden = {"op.reference": "kernel", "op.numba": "kernel", "old_alpha": "alias", "watch": "extension"}
+    hidden["hello"] = "command"
+
+    def listed(*options):
+        done = site.specdec("plugins", "list", "--json", *options)
+        ours = {*named, *hidden}
+        return {each["name"]: each["kind"] for each in json.loads(done.stdout) if each["name"] in ours}
+
+    assert listed() == named
+    assert listed("--all") == {**named, **hidden}
+    *table, last = site.specdec("plugins", "list").stdout.splitlines()
+    assert last.startswith("not listed: ") and last.endswith("; --all lists them, too")
+    assert all(word in last for word in ("kernels", "alias", "extension", "(1 unusable)"))
+    assert {line.split()[1] for line in table} == {"kind", "proposer", "verifier"}
+    text = site.specdec("plugins", "list", "--all").stdout
+    assert "op.numba" in text and "old_alpha" in text and "not listed" not in text
+
+
+@pytest.mark.parametrize("option", [[], ["--json"], ["--all"], ["--all", "--json"]])
 def test_a_listing_is_light(site, option):
     site.proposer("alpha", "raise SystemExit('imported')", requires=("specdec-core>=0.1",))
     script = (

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-
-from specdec_core.draft import Draft
-from specdec_core.traits import MethodTraits
 from specdec_vllm.bridge_drafting import StateDrafting
 from specdec_vllm.bridge_rows import Span, Step
 from specdec_vllm.drafting import Drafting
 from specdec_vllm.guard import Guard
+
+from specdec_core.draft import Draft
+from specdec_core.traits import MethodTraits
 from specdec_vllm.views import SeenRequest
 
 

@@ -75,13 +75,18 @@ def _elsewhere() -> None:
     """Stand for a subcommand of another distribution in the help; such commands never come through here."""
 
 
-def _list(as_json: AsJson = False) -> None:
-    """List everything installed: name, kind, distribution, version, status. Imports no plugin."""
-    list_plugins(as_json)
+def _list(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Kernels, aliases, extensions and commands as well.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the methods and verifiers installed: name, kind, distribution, version, status. Imports no plugin."""
+    list_plugins(as_json, everything)
 
 
 def _show(
-    name: Annotated[str, typer.Argument(help="A name from `plugins list`, or DISTRIBUTION:NAME.")],
+    name: Annotated[str, typer.Argument(help="A name from `plugins list --all`, or DISTRIBUTION:NAME.")],
     as_json: AsJson = False,
     plugin: Local = None,
 ) -> None:

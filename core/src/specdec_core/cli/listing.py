@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from specdec_core.cli.output import emit
-from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.catalog import Catalog, Record
+from specdec_core.registry.groups import Kind
 
 HEADINGS = ("name", "kind", "distribution", "version", "status")
+SHOWN: Final[tuple[Kind, ...]] = ("proposer", "verifier")  # what a configuration chooses from
+PLURALS: Final[dict[Kind, str]] = {"alias": "aliases"}
 
 
-def list_plugins(as_json: bool, catalog: Catalog | None = None) -> int:
-    """Print what is installed, as a table or as a JSON list of objects; imports no plugin."""
-    records = [record.as_json() for record in (catalog or Catalog.discover()).records]
+def list_plugins(as_json: bool, everything: bool = False, catalog: Catalog | None = None) -> int:
+    """Print the methods and verifiers that are installed, as a table or as a JSON list of objects; imports no plugin.
+
+    With `everything`, kernels, aliases, extensions and commands as well; without, the table ends with their number.
+    """
+    records = (catalog or Catalog.discover()).records
+    shown = [record for record in records if everything or record.kind in SHOWN]
     if as_json:
-        emit(json.dumps(records, indent=1))
-    elif records:
-        print_table(HEADINGS, ([_cell(record, heading) for heading in HEADINGS] for record in records))
+        emit(json.dumps([record.as_json() for record in shown], indent=1))
+        return 0
+    if shown:
+        data = (record.as_json() for record in shown)
+        print_table(HEADINGS, ([_cell(each, heading) for heading in HEADINGS] for each in data))
     else:
-        print("nothing is installed that offers a plugin")
+        print("no method and no verifier is installed" if records else "nothing is installed that offers a plugin")
+    if len(shown) < len(records):
+        print(_left_out([record for record in records if record.kind not in SHOWN]))
     return 0
 
 
@@ -34,3 +47,10 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
 def _cell(record: dict[str, str], heading: str) -> str:
     reason = record.get("reason")
     return f"{record[heading]}: {reason}" if heading == "status" and reason else record[heading]
+
+
+def _left_out(records: Sequence[Record]) -> str:
+    counts = Counter(record.kind for record in records)
+    named = [f"{n} {kind if n == 1 else PLURALS.get(kind, kind + 's')}" for kind, n in counts.items()]
+    unusable = sum(record.status != "ok" for record in records)
+    return f"not listed: {', '.join(named)}{f' ({unusable} unusable)' if unusable else ''}; --all lists them, too"

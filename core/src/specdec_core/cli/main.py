@@ -84,8 +84,8 @@ def _take_debug(arguments: list[str]) -> bool:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if arguments[:2] == ["plugins", "list"] and set(arguments[2:]) <= {"--json"}:
-        return list_plugins(as_json="--json" in arguments)
+    if arguments[:2] == ["plugins", "list"] and set(arguments[2:]) <= {"--json", "--all"}:
+        return list_plugins(as_json="--json" in arguments, everything="--all" in arguments)
     arguments = _folded(arguments)
     catalog = Catalog.discover()
     commands = [record for record in catalog.of_kind("command") if record.name not in OWN]
