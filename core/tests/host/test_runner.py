@@ -1,4 +1,4 @@
-"""The host half: what a plugin writes or raises costs its drafts and reaches nothing else; rows, gaps and limits hold."""
+"""The host half: what a plugin does or raises costs its drafts and reaches nothing else; rows, gaps and limits."""
 
 import numpy as np
 import pytest
