@@ -85,7 +85,7 @@ def test_a_gguf_file_that_cannot_be_read_is_one_error_that_says_what_to_do(
         LLM(tmp_path)
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "gguf" else found(name, *a))
-    with pytest.raises(TargetError, match=r"pip install 'specdec-core\[gguf\]'"):
+    with pytest.raises(TargetError, match=r"pip install 'specdec-nn\[gguf\]'"):
         LLM(tmp_path / "broken.gguf")
 
 

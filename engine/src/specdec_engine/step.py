@@ -100,7 +100,9 @@ class Stepper:
     def _plan(self, ready: Sequence[Request], draft: Draft) -> tuple[list[Work], Draft]:
         """Cut from the draft what requests cannot emit, and return the work of this step with its draft."""
         proposed = {id(request): length for request, length in zip(ready, draft.lengths or (), strict=True)}
-        if draft.parents is not None and self._runner is not None:
+        if (
+            self._runner is not None and self._runner.drafts_trees
+        ):  # chains of such a method have no limit of depth either
             room = self._target.arena.num_tokens
             deepest = [self._runner.budget.depth(self._slot(request)) for request in ready]
             draft = trees.within(draft, deepest, [room - len(request) for request in ready])

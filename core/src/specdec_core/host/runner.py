@@ -94,6 +94,11 @@ class ProposerRunner:
         self.full_at: str | None = None  # the first request that found the proposer's cache full
 
     @property
+    def drafts_trees(self) -> bool:
+        """Whether limits count nodes, so that the host has to cut drafts that stand too deep (`DraftBudget.depth`)."""
+        return self._traits.shape == "tree"
+
+    @property
     def wants_rows(self) -> bool:
         """Whether committed rows have to be given to `commit`."""
         return self._traits.rows != "none"
