@@ -37,7 +37,7 @@ class Again:
 
 
 @hookimpl
-def specdec_make_proposer(method):
+def specdec_make_proposer(ctx):
     return Again()
 '''
 

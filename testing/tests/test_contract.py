@@ -175,11 +175,11 @@ def test_a_bad_proposer_fails_the_check_that_is_about_it(test, make):
 class Unmarked:
     """A plugin that forgot one mark."""
 
-    def specdec_method_traits(self, method):
+    def specdec_method_traits(self, ctx):
         return MethodTraits()
 
     @hookimpl
-    def specdec_make_proposer(self, method):
+    def specdec_make_proposer(self, ctx):
         return Null()
 
 
@@ -187,7 +187,7 @@ class WrongArgument:
     """A plugin that asks for something that no hook gives."""
 
     @hookimpl
-    def specdec_make_proposer(self, method, tokenizer):
+    def specdec_make_proposer(self, ctx, tokenizer):
         return Null()
 
 
@@ -214,15 +214,15 @@ class Counted(Null):
         return self.options
 
     @hookimpl
-    def specdec_method_traits(self, method, config):
-        return self.traits_of(config)
+    def specdec_method_traits(self, ctx):
+        return self.traits_of(ctx.config)
 
     @hookimpl
-    def specdec_method_defaults(self, method):
+    def specdec_method_defaults(self, ctx):
         return [Default(key="num_speculative_tokens", value=self.default, reason="heads")] if self.default else []
 
     @hookimpl
-    def specdec_make_proposer(self, method):
+    def specdec_make_proposer(self, ctx):
         return self
 
 

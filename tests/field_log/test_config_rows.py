@@ -28,13 +28,13 @@ class Heads:
         self.reusable = reusable
 
     @hookimpl
-    def specdec_method_traits(self, draft: Any) -> MethodTraits:
-        n = draft.hf_config["num_nextn_predict_layers"]
+    def specdec_method_traits(self, ctx: Any) -> MethodTraits:
+        n = ctx.draft.hf_config["num_nextn_predict_layers"]
         return MethodTraits(weights="own", n_predict=n, max_tokens=None if self.reusable else n)
 
     @hookimpl
-    def specdec_method_defaults(self, draft: Any) -> list[Default]:
-        n = draft.hf_config["num_nextn_predict_layers"]
+    def specdec_method_defaults(self, ctx: Any) -> list[Default]:
+        n = ctx.draft.hf_config["num_nextn_predict_layers"]
         return [Default(key="num_speculative_tokens", value=n, reason="num_nextn_predict_layers")]
 
     @hookimpl

@@ -1,6 +1,7 @@
 """Every hook of a plugin: what it gets, what it returns, when it fires. Hooks build objects; loops call methods.
 
-A distribution registers one plugin object for all the methods it offers, so each hook is told the `method`. Selected
+A distribution registers one plugin object for all the methods it offers, so each hook is told the method: by name, or
+as `ctx`, which is everything known of a configured one. Selected
 plugins are called one by one and never by a broadcast, except the three observer hooks at the end. A hook may ask for
 fewer arguments than are listed here. A missing hook means its default, stated with each.
 """
@@ -14,16 +15,16 @@ from specdec_core.markers import hookspec
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions, RequestOptions, ResolvedConfig, SpeculativeConfig
+    from specdec_core.context import MethodContext, ProposerBuild
     from specdec_core.draft import StepStats
     from specdec_core.protocols import Controller, Proposer, Verifier
-    from specdec_core.registry.loader import Registry
+    from specdec_core.registry.kernels import Kernels
     from specdec_core.sources import (
         Default,
         Detection,
         DraftSource,
         Note,
         Problem,
-        TargetHandle,
         TargetInfo,
         TargetSwap,
     )
@@ -45,19 +46,16 @@ def specdec_request_options(method: str) -> type[RequestOptions] | None:
 
 
 @hookspec(firstresult=True)
-def specdec_method_traits(
-    method: str, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
-) -> MethodTraits | None:
+def specdec_method_traits(ctx: MethodContext[Any]) -> MethodTraits | None:
     """Return what the method needs and gives under this configuration. Torch-free. Default: `MethodTraits()`.
 
-    `config` is there for common keys, such as `draft_sample_method`; its k may still be None when it is wrong.
+    `ctx.config` has the common keys; its k may still be None, and `ctx.draft` too. What follows from traits alone (k,
+    shared noise on trees, whether there is a checkpoint) is checked by the core.
     """
 
 
 @hookspec(firstresult=True)
-def specdec_method_defaults(
-    method: str, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
-) -> Sequence[Default] | None:
+def specdec_method_defaults(ctx: MethodContext[Any]) -> Sequence[Default] | None:
     """Return values for common keys that the user left out, each with its reason. Default: none."""
 
 
@@ -106,24 +104,16 @@ def specdec_load_target_as(method: str, hf_config: Mapping[str, Any]) -> Mapping
 
 
 @hookspec(firstresult=True)
-def specdec_check(
-    method: str, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
-) -> Sequence[Problem | Note] | None:
+def specdec_check(ctx: MethodContext[Any]) -> Sequence[Problem | Note] | None:
     """Return everything that is wrong with this pairing, all at once. Default: no problems.
 
-    A `Note` among them is no problem but a decision: how something was read that has several readings.
+    Not asked where traits say that a checkpoint is needed and there is none. A `Note` among them is no problem but a
+    decision: how something was read that has several readings.
     """
 
 
 @hookspec(firstresult=True)
-def specdec_make_proposer(
-    method: str,
-    config: ResolvedConfig,
-    options: MethodOptions,
-    draft: DraftSource | None,
-    target: TargetHandle,
-    registry: Registry,
-) -> Proposer | None:
+def specdec_make_proposer(ctx: MethodContext[Any], build: ProposerBuild) -> Proposer | None:
     """Build the proposer. Fires once per session, after the target is loaded. Heavy imports belong inside it."""
 
 
@@ -134,7 +124,7 @@ def specdec_verifier_options(method: str) -> type[MethodOptions] | None:
 
 @hookspec(firstresult=True)
 def specdec_verifier_is_lossy(method: str) -> bool | None:
-    """Say whether the verifier changes the target's law. `explain` and `ResolvedConfig` repeat it. Default: False."""
+    """Say whether the verifier changes the target's distribution, as `explain` then shows. Default: False."""
 
 
 @hookspec(firstresult=True)
@@ -158,7 +148,7 @@ def specdec_verifier_check(
 
 @hookspec(firstresult=True)
 def specdec_make_verifier(
-    method: str, config: ResolvedConfig, options: MethodOptions, traits: MethodTraits, registry: Registry
+    method: str, config: ResolvedConfig, options: MethodOptions, traits: MethodTraits, kernels: Kernels
 ) -> Verifier | None:
     """Build the verifier; `method` is the verifier's name, `traits` are the proposer's."""
 

@@ -31,7 +31,7 @@ class MethodTraits:
     weights        "none", "own" (a checkpoint of its own), or "target" (inside the target's checkpoint).
     vocabulary     ids of the drafts: the "target"'s, a "subset" mapped by the method, or an "other" tokenizer's.
     max_tokens     the longest draft that the method can make, None for no limit of its own.
-    max_position   drafts may not stand at this position or beyond (a drafter with a short context), None for no limit.
+    max_position   drafts may not be at this position or beyond (a drafter with a short context), None for no limit.
     when_off       what happens to a request while speculation is off for it: "catch_up" (calls are skipped, ids
                    suffice later), "gap" (rows are dropped and a gap is reported), "retire" (the proposer gets
                    `finish(request, "aborted")` and does not see the request again).
@@ -39,6 +39,7 @@ class MethodTraits:
                    there is no such number. With `max_tokens` the same, a larger k is refused; with a larger
                    `max_tokens` or None the modules are used again: such a k must be a multiple of n_predict, and the
                    user is warned.
+    tree_nodes     nodes of a tree that is given beforehand: k is then exactly this. None without such a tree.
     extra_slots    input rows that one round of drafting adds for each request to the rows that the target committed:
                    0 for a drafter that is called once a token, k - 1 or k for one that fills in mask tokens.
     lookahead      positions beyond the newest id for which the drafter writes keys and values. None: k for a drafter
@@ -58,12 +59,13 @@ class MethodTraits:
     max_position: int | None = None
     when_off: WhenOff = "catch_up"
     n_predict: int | None = None
+    tree_nodes: int | None = None
     extra_slots: int = 0
     lookahead: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a number that cannot be meant."""
-        least = {"n_predict": 1, "extra_slots": 0, "lookahead": 0}
+        """Raise ValueError for a number that is invalid."""
+        least = {"n_predict": 1, "tree_nodes": 1, "extra_slots": 0, "lookahead": 0}
         for name, low in least.items():
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < low):

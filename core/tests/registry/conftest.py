@@ -26,7 +26,7 @@ PROPOSER = """
 from specdec_core import hookimpl
 
 @hookimpl
-def specdec_make_proposer(method):
+def specdec_make_proposer(ctx):
     return None
 """
 
@@ -150,19 +150,21 @@ def specdec_request_options(method):
     return ForRequests
 
 @hookimpl
-def specdec_method_traits(method, options, config):
+def specdec_method_traits(ctx):
+    config, options, draft = ctx.config, ctx.options, ctx.draft
     return MethodTraits({traits})
 
 @hookimpl
-def specdec_method_defaults(method):
+def specdec_method_defaults(ctx):
     return [{defaults}]
 
 @hookimpl
-def specdec_check(method, config, options, draft):
+def specdec_check(ctx):
+    config, options, draft = ctx.config, ctx.options, ctx.draft
     return [{problems}]
 
 @hookimpl
-def specdec_make_proposer(method):
+def specdec_make_proposer(ctx):
     return None
 
 {more}

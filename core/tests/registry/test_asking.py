@@ -29,11 +29,11 @@ def specdec_swap_target(source):
         return TargetSwap(model=draft_of, speculative_config={{"method": "{name}"}}, reason="it says so")
 
 @hookimpl
-def specdec_method_traits(method):
+def specdec_method_traits(ctx):
     return MethodTraits(weights="own")
 
 @hookimpl
-def specdec_make_proposer(method): ...
+def specdec_make_proposer(ctx): ...
 """
 HANGS = "import time, pathlib\npathlib.Path({marker!r}).open('a').write('x')\ntime.sleep(100)"
 DIES = "import os; os._exit(7)"

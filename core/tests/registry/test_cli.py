@@ -21,11 +21,11 @@ def specdec_method_options(method):
     return Options
 
 @hookimpl
-def specdec_method_traits(method):
+def specdec_method_traits(ctx):
     return MethodTraits(max_tokens=4)
 
 @hookimpl
-def specdec_make_proposer(method): ...
+def specdec_make_proposer(ctx): ...
 """
 DETECTS = (
     PROPOSER.replace('    lookup_min: int = Field(description="Shortest lookup.")\n', "")
@@ -239,7 +239,7 @@ def test_explain_shows_the_evidence_of_a_detection(site, model, tmp_path):
 def test_explain_takes_an_unpackaged_plugin(site, model, tmp_path):
     site.verifiers("coupled")
     mine = tmp_path / "mine.py"
-    mine.write_text("from specdec_core import hookimpl\n@hookimpl\ndef specdec_make_proposer(method): ...\n")
+    mine.write_text("from specdec_core import hookimpl\n@hookimpl\ndef specdec_make_proposer(ctx): ...\n")
     config = '{"method": "mine", "num_speculative_tokens": 3}'
     arguments = ("explain", "--model", model, "--speculative-config", config)
     done = site.specdec(*arguments, "--plugin", f"mine={mine}", "--json")

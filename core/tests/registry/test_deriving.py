@@ -85,9 +85,7 @@ def test_a_length_above_the_drafters_or_the_targets_is_refused_with_all_that_it_
 
 
 def test_a_method_can_read_the_limit_of_its_checkpoint(site, settle, method, tmp_path):
-    site.proposer(
-        "alpha", method(traits="weights='own', max_position=draft.max_model_len").replace("config):", "draft):")
-    )
+    site.proposer("alpha", method(traits="weights='own', max_position=draft.max_model_len"))
     for number, (config, length) in enumerate([({"text_config": {"n_positions": 16}}, 16), ({}, 64)]):
         folder = tmp_path / f"draft{number}"
         folder.mkdir()

@@ -21,11 +21,11 @@ def specdec_detect_method(draft):
     return None
 
 @hookimpl
-def specdec_method_traits(method):
+def specdec_method_traits(ctx):
     return MethodTraits(weights="own")
 
 @hookimpl
-def specdec_make_proposer(method): ...
+def specdec_make_proposer(ctx): ...
 """
 
 
@@ -154,7 +154,7 @@ def specdec_swap_target(source):
         return TargetSwap(model=source.hf_config["pair"], speculative_config=config, reason="it says so")
 
 @hookimpl
-def specdec_make_proposer(method): ...
+def specdec_make_proposer(ctx): ...
 """
 
 

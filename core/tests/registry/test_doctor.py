@@ -8,7 +8,7 @@ MAKES = """
 from specdec_core import hookimpl
 
 @hookimpl
-def specdec_make_proposer(method): ...
+def specdec_make_proposer(ctx): ...
 """
 CHANGES = {
     "signal handlers": "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n",

@@ -24,7 +24,7 @@ FILE = """
 from specdec_core import hookimpl
 
 @hookimpl
-def specdec_make_proposer(method):
+def specdec_make_proposer(ctx):
     return "from the file"
 """
 
@@ -37,7 +37,7 @@ def test_a_file_is_a_plugin_under_a_private_name_and_runs_once(tmp_path):
     for given in (file, str(file), f"{file}"):
         registry = Registry(Catalog.of([]).with_local({"mine": given}))
         loaded = registry.find("proposer", "mine")
-        assert registry.call(loaded, "specdec_make_proposer", method="mine") == "from the file"
+        assert registry.call(loaded, "specdec_make_proposer", ctx="mine") == "from the file"
     assert builtins.runs == 1
     assert "mine" not in sys.modules
     del builtins.runs
@@ -47,7 +47,7 @@ def test_a_file_may_hold_a_plugin_object(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from specdec_core import hookimpl\nclass P:\n    @hookimpl\n"
-        "    def specdec_make_proposer(self, method):\n        return 1\nplugin = other = P()\n"
+        "    def specdec_make_proposer(self, ctx):\n        return 1\nplugin = other = P()\n"
     )
     for given in (str(file), f"{file}:other"):
         registry = Registry(Catalog.of([]).with_local({"mine": given}))

@@ -102,7 +102,7 @@ def test_two_claims_of_one_op_and_backend_conflict_only_if_both_are_chosen(site,
 
 def test_a_registry_offers_the_kernels_of_what_it_loaded(site):
     modules = {"alpha_dist/__init__.py": "", "alpha_dist/plugin.py": "from specdec_core import hookimpl\n"}
-    modules["alpha_dist/plugin.py"] += "@hookimpl\ndef specdec_make_proposer(method): ...\n"
+    modules["alpha_dist/plugin.py"] += "@hookimpl\ndef specdec_make_proposer(ctx): ...\n"
     modules["alpha_dist/ops.py"] = MODULE
     points = {
         "specdec.proposers.v1": {"alpha": "alpha_dist.plugin"},

@@ -77,7 +77,7 @@ def test_keyboard_interrupt_is_not_swallowed_but_still_leaves_nothing(site):
 
 def test_a_module_that_was_loaded_before_survives_the_failure_of_another_entry_point(site):
     points = {"specdec.proposers.v1": {"good": "two_faces.good", "bad": "two_faces.bad"}}
-    proposer = "from specdec_core import hookimpl\n@hookimpl\ndef specdec_make_proposer(method): ...\n"
+    proposer = "from specdec_core import hookimpl\n@hookimpl\ndef specdec_make_proposer(ctx): ...\n"
     modules = {"two_faces/__init__.py": "", "two_faces/good.py": proposer, "two_faces/bad.py": "1 / 0"}
     site.dist("two-faces", points, modules)
     registry, _ = load(site, "good")
@@ -95,10 +95,10 @@ def test_registration_that_fails_half_way_leaves_no_hook_behind(site):
         from specdec_core import hookimpl
 
         @hookimpl
-        def specdec_check(method): ...
+        def specdec_check(ctx): ...
 
         @hookimpl
-        def specdec_make_proposer(method, warp_factor): ...
+        def specdec_make_proposer(ctx, warp_factor): ...
         """,
     )
     registry = site.registry()
@@ -112,7 +112,7 @@ def test_registration_that_fails_half_way_leaves_no_hook_behind(site):
 def test_a_failure_inside_the_manager_itself_is_rolled_back(monkeypatch):
     class Mine:
         @hookimpl
-        def specdec_make_proposer(self, method): ...
+        def specdec_make_proposer(self, ctx): ...
 
     registry = Registry(Catalog.of([]).with_local({"mine": Mine()}))
     register = registry.manager.register
@@ -132,7 +132,7 @@ def test_a_failure_inside_the_manager_itself_is_rolled_back(monkeypatch):
 def test_an_unknown_hook_is_refused_with_the_nearest_one():
     class Mine:
         @hookimpl
-        def specdec_make_proposer(self, method): ...
+        def specdec_make_proposer(self, ctx): ...
 
         @hookimpl
         def specdec_method_trait(self, method): ...
@@ -146,7 +146,7 @@ def test_an_unknown_hook_is_refused_with_the_nearest_one():
 def test_an_unknown_hook_may_be_meant_for_another_host():
     class Mine:
         @hookimpl
-        def specdec_make_proposer(self, method): ...
+        def specdec_make_proposer(self, ctx): ...
 
         @hookimpl(optionalhook=True)
         def specdec_other_host_config(self, method, whatever): ...
@@ -167,7 +167,7 @@ def test_an_integration_adds_hooks_of_its_own():
 
     class Mine:
         @hookimpl
-        def specdec_make_proposer(self, method): ...
+        def specdec_make_proposer(self, ctx): ...
 
         @hookimpl(optionalhook=True)
         def specdec_host_config(self, method):
@@ -180,11 +180,11 @@ def test_an_integration_adds_hooks_of_its_own():
 def test_wrong_argument_names_are_refused_with_the_signature():
     class Mine:
         @hookimpl
-        def specdec_make_proposer(self, method, optoins): ...
+        def specdec_make_proposer(self, ctx, optoins): ...
 
     error = refusal(Mine())
-    assert "specdec_make_proposer(method, optoins) asks for optoins" in error.problem
-    assert "options" in error.problem
+    assert "specdec_make_proposer(ctx, optoins) asks for optoins" in error.problem
+    assert "it has ctx, build" in error.problem
     assert error.record.name == "mine"
 
 
@@ -203,9 +203,9 @@ def test_what_is_no_plugin_object_is_refused(make, word):
 def test_a_hook_without_its_mark_is_refused():
     class Mine:
         @hookimpl
-        def specdec_make_proposer(self, method): ...
+        def specdec_make_proposer(self, ctx): ...
 
-        def specdec_check(self, method): ...
+        def specdec_check(self, ctx): ...
 
     assert "specdec_check is defined but not marked" in refusal(Mine()).problem
 
@@ -213,10 +213,10 @@ def test_a_hook_without_its_mark_is_refused():
 def test_a_wrapper_is_refused_as_it_would_never_run():
     class Mine:
         @hookimpl
-        def specdec_make_proposer(self, method): ...
+        def specdec_make_proposer(self, ctx): ...
 
         @hookimpl(wrapper=True)
-        def specdec_check(self, method):
+        def specdec_check(self, ctx):
             return (yield)
 
     assert "wrapper" in refusal(Mine()).problem
@@ -225,7 +225,7 @@ def test_a_wrapper_is_refused_as_it_would_never_run():
 def test_an_object_must_be_what_it_is_named_as():
     class Mine:
         @hookimpl
-        def specdec_make_proposer(self, method): ...
+        def specdec_make_proposer(self, ctx): ...
 
     assert "specdec_make_verifier" in refusal(Mine(), "verifier").problem
 
@@ -237,11 +237,11 @@ def test_loading_twice_and_under_two_names_registers_once(site):
 
     class Plugin:
         @hookimpl
-        def specdec_make_proposer(self, method): ...
+        def specdec_make_proposer(self, ctx): ...
 
         @hookimpl
-        def specdec_check(self, method):
-            return method
+        def specdec_check(self, ctx):
+            return ctx
 
     plugin = Plugin()
     """
@@ -251,7 +251,7 @@ def test_loading_twice_and_under_two_names_registers_once(site):
     assert again is one
     assert two.plugin is one.plugin
     assert len(registry.manager.get_plugins()) == 1
-    assert [registry.call(each, "specdec_check", method=each.name) for each in (one, two)] == ["one", "two"]
+    assert [registry.call(each, "specdec_check", ctx=each.name) for each in (one, two)] == ["one", "two"]
 
 
 def test_one_object_given_by_hand_and_by_entry_point_is_registered_once(site):
@@ -283,15 +283,15 @@ def test_records_that_cannot_work_are_refused_before_any_import(site, record):
 def test_calls_reach_one_plugin_only_with_what_it_asks_for():
     class One:
         @hookimpl
-        def specdec_make_proposer(self, method): ...
+        def specdec_make_proposer(self, ctx): ...
 
         @hookimpl
-        def specdec_check(self, options, *, method, extra="mine"):
+        def specdec_verifier_check(self, options, *, method, extra="mine"):
             return (options, method, extra)
 
     class Two:
         @hookimpl
-        def specdec_make_proposer(self, method): ...
+        def specdec_make_proposer(self, ctx): ...
 
         @hookimpl
         def specdec_check(self):
@@ -300,39 +300,39 @@ def test_calls_reach_one_plugin_only_with_what_it_asks_for():
     registry = Registry(Catalog.of([]).with_local({"one": One(), "two": Two()}))
     one = registry.find("proposer", "one")
     registry.find("proposer", "two")
-    answer = registry.call(one, "specdec_check", method="one", config=1, options=2, draft=3, target=4)
+    answer = registry.call(one, "specdec_verifier_check", method="one", config=1, options=2, traits=3)
     assert answer == (2, "one", "mine")
-    assert registry.call(one, "specdec_method_traits", method="one") is None
+    assert registry.call(one, "specdec_method_traits", ctx="one") is None
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), SystemExit(1)])
 def test_a_hook_that_raises_becomes_the_error_of_its_stage(error):
     class Mine:
         @hookimpl
-        def specdec_make_proposer(self, method): ...
+        def specdec_make_proposer(self, ctx): ...
 
         @hookimpl
-        def specdec_method_traits(self, method):
+        def specdec_method_traits(self, ctx):
             raise error
 
     registry = Registry(Catalog.of([]).with_local({"mine": Mine()}))
     mine = registry.find("proposer", "mine")
     with pytest.raises(TraitsStageError, match="specdec_method_traits raised") as caught:
-        registry.call(mine, "specdec_method_traits", method="mine")
+        registry.call(mine, "specdec_method_traits", ctx="mine")
     assert caught.value.__cause__ is error
     with pytest.raises(MakeStageError):
-        registry.call(mine, "specdec_method_traits", stage="make", method="mine")
+        registry.call(mine, "specdec_method_traits", stage="make", ctx="mine")
 
 
 def test_a_refusal_in_our_own_words_is_passed_on_as_it_is():
     class Mine:
         @hookimpl
-        def specdec_make_proposer(self, method):
+        def specdec_make_proposer(self, ctx):
             raise ConfigError("k must be even")
 
     registry = Registry(Catalog.of([]).with_local({"mine": Mine()}))
     with pytest.raises(ConfigError, match=r"\Ak must be even\Z"):
-        registry.call(registry.find("proposer", "mine"), "specdec_make_proposer", method="mine")
+        registry.call(registry.find("proposer", "mine"), "specdec_make_proposer", ctx="mine")
 
 
 def test_a_make_hook_must_build_what_the_protocol_says():

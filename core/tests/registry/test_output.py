@@ -12,7 +12,7 @@ from specdec_core import hookimpl
 print("import of a plugin")
 
 @hookimpl
-def specdec_make_proposer(method): ...
+def specdec_make_proposer(ctx): ...
 
 @hookimpl
 def specdec_method_options(method):

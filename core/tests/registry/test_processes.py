@@ -11,7 +11,7 @@ from specdec_core import hookimpl
 builtins.specdec_test_imports = getattr(builtins, "specdec_test_imports", 0) + 1
 
 @hookimpl
-def specdec_make_proposer(method):
+def specdec_make_proposer(ctx):
     return builtins.specdec_test_imports
 """
 
@@ -25,7 +25,7 @@ def count(catalog, queue):
     registry = Registry(catalog)
     for _ in range(2):
         loaded = registry.load(catalog.find("proposer", "alpha"))
-    queue.put((os.getpid(), registry.call(loaded, "specdec_make_proposer", method="alpha")))
+    queue.put((os.getpid(), registry.call(loaded, "specdec_make_proposer", ctx="alpha")))
 
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])

@@ -58,14 +58,14 @@ class Plugin:
         return WrongOptions if method == "wrong" else MethodOptions
 
     @hookimpl
-    def specdec_method_traits(self, method):
-        states = method == "reads_states"
+    def specdec_method_traits(self, ctx):
+        states = ctx.method == "reads_states"
         return MethodTraits(rows="all" if states else "none", hidden=states)
 
     @hookimpl
-    def specdec_make_proposer(self, method, options, target):
-        if method == "wrong":
-            return Wrong(options.how, options.every, target.info.vocab_size)
+    def specdec_make_proposer(self, ctx, build):
+        if ctx.method == "wrong":
+            return Wrong(ctx.options.how, ctx.options.every, build.target.info.vocab_size)
         return TableDrafts()
 
 

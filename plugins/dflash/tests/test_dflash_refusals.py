@@ -164,7 +164,7 @@ def test_all_problems_come_in_one_error(tmp_path: Path) -> None:
 
 def test_no_checkpoint_is_refused(tmp_path: Path) -> None:
     layout = replace(STANDARD, options={"model": None})
-    refused(layout, tmp_path, "a dflash head is a checkpoint of its own, and none was given")
+    refused(layout, tmp_path, "dflash needs a draft checkpoint, and none was given")
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def settled(model: str | None, **keys: Any) -> ResolvedConfig:
         ({"parallel_drafting": True}, "parallel_drafting: .*names no mask token .pard_token.*PARD checkpoint"),
         ({"heterogeneous_vocab_method": "text"}, "heterogeneous_vocab_method: .*set use_heterogeneous_vocab"),
         ({**MAPPED, "heterogeneous_vocab_method": "words"}, "heterogeneous_vocab_method: .*'token' or 'text'"),
-        ({**TEXT, **DRAWN}, "draft_sample_method: .*no law over the target's ids"),
+        ({**TEXT, **DRAWN}, "draft_sample_method: .*no distribution over the target's ids"),
         ({**TEXT, "parallel_drafting": True}, "parallel_drafting: texts are drafted token by token"),
         ({"draft_tensor_parallel_size": 2}, "draft_tensor_parallel_size: 2 given, .*one device here .*vLLM"),
         ({"code_revision": "abc"}, "code_revision: no code .* unless trust_remote_code"),
@@ -70,7 +70,7 @@ def test_all_problems_are_said_at_once(model: str) -> None:
 
 
 def test_a_drafter_is_needed_and_must_be_a_language_model_of_its_own(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="model: the drafter is a language model of its own, and none was given"):
+    with pytest.raises(ConfigError, match="model: draft_model needs a draft checkpoint, and none was given"):
         settled(None)
     head = patch(draft(tmp_path / "head"), architectures=["Eagle3LlamaForCausalLM"])
     with pytest.raises(ConfigError, match=r"another kind of drafter \(architectures 'Eagle3.*name its own method"):

@@ -297,10 +297,10 @@ def test_a_tree_is_sorted_breadth_first_and_says_k(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"tree_top_k": 2, "draft_sample_method": "probabilistic"}, "dynamic tree"),
+        ({"tree_top_k": 2, "draft_sample_method": "probabilistic"}, "the trees of eagle are fixed here"),
         ({"tree_top_k": 2, "speculative_token_tree": "[(0,)]"}, "exclude each other"),
         ({"speculative_token_tree": [(rank,) for rank in range(VOCAB + 1)]}, f"{VOCAB + 1} children"),
-        ({"speculative_token_tree": "[(0,),(1,)]"}, "3 was given, and speculative_token_tree has 2 nodes"),
+        ({"speculative_token_tree": "[(0,),(1,)]"}, "3 given, and the tree of eagle has 2 nodes"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(tmp_path: Path, keys: dict[str, Any], message: str) -> None:

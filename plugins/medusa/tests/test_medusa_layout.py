@@ -93,7 +93,7 @@ def test_the_targets_own_checkpoint_is_the_default_only_if_the_heads_are_in_it(t
     assert default_model_of(info(None, layout.settings)) is None
     resolved = settled(None, info(whole, layout.settings), method="medusa")
     assert evidence(resolved, "model") == "the heads are in the target's own checkpoint"
-    with pytest.raises(ConfigError, match="none was given, and the target's has none"):
+    with pytest.raises(ConfigError, match="medusa needs a draft checkpoint, and none was given"):
         settled(None, info(empty, layout.settings), method="medusa")
 
 

@@ -133,7 +133,10 @@ def test_two_tensors_of_one_name_and_heads_of_different_depth_are_refused(tmp_pa
     ("keys", "message"),
     [
         ({"num_speculative_tokens": 5}, r"num_speculative_tokens: 5 given, .* at most 4 \(its n_predict\)"),
-        ({"speculative_token_tree": "[(0,), (1,)]", "num_speculative_tokens": 3}, "3 was given, .* has 2 nodes"),
+        (
+            {"speculative_token_tree": "[(0,), (1,)]", "num_speculative_tokens": 3},
+            "3 given, and the tree of medusa has 2 nodes",
+        ),
         ({"speculative_token_tree": str([(0,) * n for n in range(1, 6)])}, "5 ranks, and the checkpoint has 4 heads"),
         ({"speculative_token_tree": [(rank,) for rank in range(VOCAB + 1)]}, f"{VOCAB + 1} children"),
         ({"speculative_token_tree": "vicuna"}, "no tree has that name"),

@@ -102,7 +102,7 @@ def test_tensors_that_are_not_floating_point_or_belong_to_another_network_are_re
         ({"top_k_tokens_per_head": [1, 1, 1, 1]}, "is for 4 heads, and the checkpoint has 3"),
         ({"top_k_tokens_per_head": []}, "top_k_tokens_per_head"),
         ({"top_k_tokens_per_head": [VOCAB + 1]}, f"{VOCAB + 1} ids would follow, and a head knows {VOCAB}"),
-        ({"n_candidates": 2, "draft_sample_method": "probabilistic"}, "likeliest sequences"),
+        ({"n_candidates": 2, "draft_sample_method": "probabilistic"}, "the trees of mlp_speculator are fixed here"),
         ({"n_candidates": 2, "rejection_sample_method": "block"}, "verifies chains"),
         ({"n_candidates": 2, "num_speculative_tokens": 8}, "8 given, and mlp_speculator drafts at most 6 here"),
     ],

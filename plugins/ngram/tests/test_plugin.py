@@ -10,7 +10,7 @@ import pytest
 
 from specdec_core.config.resolve import resolve
 from specdec_core.errors import ConfigError, DeprecatedNameWarning
-from specdec_core.protocols import Proposer
+from specdec_core.host.factory import make_proposer
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
@@ -60,17 +60,7 @@ def test_each_name_builds_its_own_proposer_with_these_traits(method):
     traits = resolved.traits
     assert (traits.shape, traits.rows, traits.law, traits.weights) == ("chain", "none", "deterministic", "none")
     assert (traits.when_off, traits.max_tokens, traits.vocabulary) == ("catch_up", None, "target")
-    proposer = registry.make(
-        resolved.plugin,
-        "specdec_make_proposer",
-        Proposer,
-        method=method,
-        config=resolved,
-        options=resolved.options,
-        draft=resolved.draft,
-        target=FakeTarget(tiny_target("llama")),
-        registry=registry,
-    )
+    proposer = make_proposer(resolved, FakeTarget(tiny_target("llama")), registry)
     assert type(proposer) is METHODS[method]
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any, Final
 
+from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.sources import TargetInfo
 from specdec_core.traits import MethodTraits
 from specdec_testing.building import Built, build
@@ -39,6 +42,14 @@ class ConfigurationContract(Contract, promises=True):
         """Options and traits are plain data that do not change from one resolution to the next."""
         again = build(subject, target.info, built.resolved.num_speculative_tokens)
         assert again.resolved.compute_hash() == built.resolved.compute_hash()
+        assert again.resolved == built.resolved and hash(again.resolved) == hash(built.resolved)
+
+    def test_the_resolved_configuration_is_data(self, built: Built) -> None:
+        """It comes back from JSON equal and with the same hash, options, traits and draft included."""
+        text = json.dumps(built.resolved.as_json(), allow_nan=False)
+        again = ResolvedConfig.from_json(json.loads(text), built.registry)
+        assert again == built.resolved and hash(again) == hash(built.resolved)
+        assert (again.options, again.traits) == (built.resolved.options, built.resolved.traits)
 
 
 def _without_k(built: Built) -> Any:
@@ -47,6 +58,5 @@ def _without_k(built: Built) -> Any:
 
 def _ask(built: Built, hook: str, target: TargetInfo, config: Any) -> Any:
     """Call a hook of the method as `resolve` does."""
-    resolved = built.resolved
-    arguments: dict[str, Any] = {"config": config, "options": resolved.options, "draft": resolved.draft}
-    return built.registry.call(resolved.plugin, hook, method=resolved.method, target=target, **arguments)
+    resolved, registry = built.resolved, built.registry
+    return registry.call(registry.plugin(resolved.record), hook, ctx=replace(resolved.context(target), config=config))

@@ -22,6 +22,7 @@ from specdec_core.traits import MethodTraits
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions
+    from specdec_core.context import ProposerBuild
     from specdec_core.protocols import Proposer
     from specdec_core.sources import TargetHandle
 
@@ -221,19 +222,19 @@ class StubPlugin:
         self.options = options
 
     @hookimpl
-    def specdec_method_options(self, method: str) -> type[MethodOptions] | None:
+    def specdec_method_options(self) -> type[MethodOptions] | None:
         """Return the options model."""
         return self.options
 
     @hookimpl
-    def specdec_method_traits(self, method: str) -> MethodTraits:
+    def specdec_method_traits(self) -> MethodTraits:
         """Return the traits."""
         return self.traits
 
     @hookimpl
-    def specdec_make_proposer(self, method: str, target: TargetHandle) -> Proposer:
+    def specdec_make_proposer(self, build: ProposerBuild) -> Proposer:
         """Return the proposer that was given, or a new one from the factory."""
-        return self.source(target) if callable(self.source) else self.source
+        return self.source(build.target) if callable(self.source) else self.source
 
 
 def stub_plugin(

@@ -132,12 +132,13 @@ def _fields(model: type[Any]) -> list[dict[str, Any]]:
 def _traits(registry: Registry, plugin: LoadedPlugin, model: type[MethodOptions]) -> dict[str, Any] | str:
     """Return the traits under default options for a placeholder target, or why they need a real one."""
     from specdec_core.config.speculative import SpeculativeConfig
+    from specdec_core.context import MethodContext
     from specdec_core.traits import MethodTraits
 
     try:
-        arguments = {"config": SpeculativeConfig(method=plugin.name), "options": model(), "draft": None}
-        hook = "specdec_method_traits"
-        traits = registry.call(plugin, hook, stage="traits", method=plugin.name, target=PLACEHOLDER, **arguments)
+        config = SpeculativeConfig(method=plugin.name)
+        ctx = MethodContext(method=plugin.name, config=config, options=model(), draft=None, target=PLACEHOLDER)
+        traits = registry.call(plugin, "specdec_method_traits", stage="traits", ctx=ctx)
         return asdict(traits if traits is not None else MethodTraits())
     except Exception as error:  # the hook may need a checkpoint that is not here; that is no fault
         return f"depend on draft and target ({type(error).__name__}); see `specdec explain`"

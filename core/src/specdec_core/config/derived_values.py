@@ -18,12 +18,15 @@ def check_k(settling: Settling, method: str, traits: MethodTraits) -> None:
     """Check k against what the method's modules can make: one rule and one wording for all methods.
 
     Up to n_predict any k is right. Above it k must be a multiple, and the user is warned that modules are used again;
-    a method that cannot use them again says so with `max_tokens`.
+    a method that cannot use them again says so with `max_tokens`. For a tree given beforehand k is its nodes.
     """
     k, n, most = settling.config.num_speculative_tokens, traits.n_predict, traits.max_tokens
     if k is None:
         return
-    if most is not None and k > most:
+    if traits.tree_nodes is not None and k != traits.tree_nodes:
+        message = f"{k} given, and the tree of {method} has {traits.tree_nodes} nodes"
+        settling.problem(K, message, f"leave it out, or give {traits.tree_nodes}")
+    elif most is not None and k > most:
         whose = " (its n_predict)" if n == most else ""
         settling.problem(K, f"{k} given, and {method} drafts at most {most}{whose} here", f"give at most {most}")
     elif n is not None and k > n and k % n:

@@ -105,7 +105,7 @@ def request_options(resolved: ResolvedConfig, registry: Registry, raw: Any) -> R
     if not isinstance(raw, Mapping):
         message = f'extra_args["specdec"] must be a mapping of options, got {type(raw).__name__}'
         raise RequestError(message)
-    model = request_model(registry, resolved.plugin)
+    model = request_model(registry, registry.plugin(resolved.record))
     if model is None:
         if not raw:
             return None

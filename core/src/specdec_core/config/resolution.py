@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
-from specdec_core.config.speculative import Decision, SpeculativeConfig, config_error
+from specdec_core.config.speculative import Decision, MethodOptions, SpeculativeConfig, config_error
+from specdec_core.context import MethodContext
 from specdec_core.errors import ConfigError, PluginError
 from specdec_core.registry.catalog import Catalog, Record
 from specdec_core.registry.groups import Kind
 from specdec_core.registry.installed import KERNEL_DISTRIBUTION, normalize
 from specdec_core.registry.loader import LoadedPlugin, Registry
-from specdec_core.sources import Problem, TargetInfo
+from specdec_core.sources import DraftSource, Problem, TargetInfo
 
 MAKE_CONTROLLER: Final = "specdec_make_controller"
 OBSERVER_HOOKS: Final = frozenset({"specdec_session_started", "specdec_step_finished", "specdec_session_finished"})
@@ -67,8 +69,12 @@ class Settling:
             self.problems.append(Problem(key=key, message=str(error)))
             return None
 
+    def context(self, plugin: LoadedPlugin, options: MethodOptions, draft: DraftSource | None) -> MethodContext[Any]:
+        """Return what hooks of the method are told at this point: defaults change the configuration."""
+        return MethodContext(method=plugin.name, config=self.config, options=options, draft=draft, target=self.target)
+
     def call(self, plugin: LoadedPlugin, hook: str, stage: str = "check", **arguments: Any) -> Any:
-        """Call a hook of a selected plugin with its name as `method`.
+        """Call a hook of a selected plugin with the arguments that it asks for, its name as `method` among them.
 
         If it fails while the configuration is known to be wrong, the problems are raised: they may be why it failed.
         """
@@ -136,3 +142,8 @@ def find_observers(settling: Settling) -> tuple[LoadedPlugin, ...]:
         settling.registry.kernels.add(name)
         settling.decide("kernels", name, "given; its kernels may be used")
     return tuple(found)
+
+
+def data_of(plugin: LoadedPlugin) -> Record:
+    """Return the record of a plugin as data: without the object of an unpackaged one."""
+    return replace(plugin.record, local=None)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any, Final
 
+from specdec_core.config.checks import check_checkpoint, check_draws
 from specdec_core.config.deprecated_keys import renew
 from specdec_core.config.derived_values import (
     K,
@@ -20,7 +21,7 @@ from specdec_core.config.derived_values import (
 from specdec_core.config.detect import detect, swap_target
 from specdec_core.config.foreign_keys import foreign_problems
 from specdec_core.config.options import MethodOptions, keys_of, options_model, request_options, validate
-from specdec_core.config.resolution import Settling, find_controller, find_observers, method_of
+from specdec_core.config.resolution import Settling, data_of, find_controller, find_observers, method_of
 from specdec_core.config.speculative import COUPLED, STANDARD, ResolvedConfig, SpeculativeConfig, config_error
 from specdec_core.config.unclaimed_keys import settle_other_keys
 from specdec_core.errors import CheckStageError, ConfigError, TraitsStageError
@@ -49,7 +50,7 @@ def resolve(
     A method that is named is loaded alone; without one, `model` may be the name of a method, and otherwise every
     proposer is asked what the checkpoint is. A path is never evidence. `host_keys` are keys, none of them common, that
     the host acts on itself; their values are in `ResolvedConfig.host_keys` as they were given. With `host_has_methods`,
-    what stands against the plugin's own drafter alone is no error but in `ResolvedConfig.drafter_problems`, for a host
+    what is wrong for the plugin's own drafter alone is no error but in `ResolvedConfig.drafter_problems`, for a host
     that may run the method by itself and must look there before it makes a proposer. Raises ConfigError
     listing everything that is wrong at once (UnknownNameError and ConflictError are of that class), or the PluginError
     of a plugin that failed, its cause chained. Nothing stays loaded in the registry but what was selected.
@@ -68,10 +69,11 @@ def resolve(
     if options is not None:
         _fill_defaults(settling, plugin, options, draft)
         traits = _traits(settling, plugin, options, draft)
-        arguments = {"config": settling.config, "options": options, "draft": draft}
-        _note_problems(settling, plugin, "specdec_check", target=target, **arguments)
+        if check_checkpoint(settling, plugin.name, traits, draft):
+            ctx = settling.context(plugin, options, draft)
+            _note_problems(settling, plugin, "specdec_check", ctx=ctx)
         check_k(settling, plugin.name, traits)
-        _check_traits(settling, plugin, traits, draft)
+        check_draws(settling, plugin.name, traits)
     max_model_len = settle_max_model_len(settling, traits)
     tensor_parallel_size = settle_tensor_parallel(settling, traits)
     lookahead, extra_slots = settle_slots(settling, traits)
@@ -92,13 +94,12 @@ def resolve(
         raise AssertionError(settling.problems)  # finish() has raised
     lossy = _flag(settling, verifier, "specdec_verifier_is_lossy")
     if lossy:
-        settling.decide("lossy", True, f"the verifier {verifier.name} changes the target's law")
+        settling.decide("lossy", True, f"the verifier {verifier.name} changes the target's distribution")
     emits_host_draws = _flag(settling, verifier, "specdec_verifier_emits_host_draws")
     settle_noise(settling, verifier.name, traits, emits_host_draws=emits_host_draws)
     return ResolvedConfig(
         method=plugin.name,
-        record=plugin.record,
-        plugin=plugin,
+        record=data_of(plugin),
         config=settling.config,
         options=options,
         traits=traits,
@@ -109,15 +110,14 @@ def resolve(
         num_lookahead_slots=lookahead,
         extra_slots=extra_slots,
         verifier=verifier.name,
-        verifier_record=verifier.record,
-        verifier_plugin=verifier,
+        verifier_record=data_of(verifier),
         verifier_options=verifier_options,
         verifier_lossy=lossy,
         emits_host_draws=emits_host_draws,
         controller=controller.name if controller else None,
-        controller_plugin=controller,
+        controller_record=data_of(controller) if controller else None,
         controller_options=controller_options if controller else None,
-        observers=observers,
+        observers=tuple(map(data_of, observers)),
         host_keys=acted_on,
         drafter_problems=tuple(settling.drafter_problems),
         decisions=tuple(settling.decisions),
@@ -217,7 +217,7 @@ def _fill_defaults(settling: Settling, plugin: LoadedPlugin, options: MethodOpti
     """Fill in common keys that the user left out and the method has values for."""
     hook = "specdec_method_defaults"
     config = settling.config
-    said = settling.call(plugin, hook, config=config, options=options, draft=draft, target=settling.target) or ()
+    said = settling.call(plugin, hook, ctx=settling.context(plugin, options, draft)) or ()
     if config.num_speculative_tokens is not None:
         settling.decide(K, config.num_speculative_tokens, "given")
     for default in said:
@@ -241,8 +241,7 @@ def _traits(
     settling: Settling, plugin: LoadedPlugin, options: MethodOptions, draft: DraftSource | None
 ) -> MethodTraits:
     hook = "specdec_method_traits"
-    config, target = settling.config, settling.target
-    traits = settling.call(plugin, hook, "traits", config=config, options=options, draft=draft, target=target)
+    traits = settling.call(plugin, hook, "traits", ctx=settling.context(plugin, options, draft))
     if traits is None:
         return MethodTraits()
     if not isinstance(traits, MethodTraits):
@@ -262,30 +261,6 @@ def _note_problems(settling: Settling, plugin: LoadedPlugin, hook: str, **argume
     apart = [p for p in problems if p.drafter_only and settling.host_has_methods]
     settling.drafter_problems.extend(apart)
     settling.problems.extend(p for p in problems if p not in apart)
-
-
-def _check_traits(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits, draft: DraftSource | None) -> None:
-    """Check the common keys against the traits."""
-    config = settling.config
-    law = {"greedy": "deterministic", "probabilistic": "soft"}.get(config.draft_sample_method or "")
-    if law is not None and law != traits.law:
-        message = f"{config.draft_sample_method!r} asks for {law} drafts, and those of {plugin.name} are {traits.law}"
-        settling.problem("draft_sample_method", message, "leave it out")
-    elif law is not None:
-        settling.decide("draft_sample_method", config.draft_sample_method, "given")
-    if traits.weights == "own" and draft is None:
-        settling.problem("model", f"{plugin.name} needs a draft checkpoint", "give its folder or hub id")
-    elif traits.weights == "none" and draft is not None:
-        settling.problem("model", f"{plugin.name} has no draft checkpoint, got {draft.model!r}", "leave model out")
-    elif draft is not None:
-        try:
-            _ = draft.hf_config
-            if draft.model == config.model:
-                settling.decide("model", draft.model, "given; the draft checkpoint")
-        except ConfigError as error:
-            settling.problem("model", str(error))
-    elif traits.weights == "target":
-        settling.decide("model", settling.target.model, "the drafter is inside the target's checkpoint")
 
 
 def _verifier(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits | None) -> LoadedPlugin | None:

@@ -5,24 +5,36 @@ As a user writes it, with vLLM's keys, and as `specdec_core.config.resolve` sett
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import to_jsonable_python
 
 from specdec_core.config.batch_ranges import BatchRange, read_ranges
 from specdec_core.config.fingerprint import fingerprint
-from specdec_core.config.options import MethodOptions, RequestOptions, request_options, validate
+from specdec_core.config.options import (
+    OPTIONS_HOOKS,
+    MethodOptions,
+    RequestOptions,
+    options_model,
+    request_options,
+    validate,
+)
 from specdec_core.config.parse import load_mapping, spell_keys
+from specdec_core.context import MethodContext
 from specdec_core.errors import ConfigError
+from specdec_core.registry.catalog import Record
+from specdec_core.registry.groups import Kind
 from specdec_core.sources import DraftSource, Problem
 from specdec_core.traits import MethodTraits
 
 if TYPE_CHECKING:
-    from specdec_core.registry.catalog import Record
-    from specdec_core.registry.loader import LoadedPlugin
+    from specdec_core.registry.loader import Registry
+    from specdec_core.sources import TargetInfo
 
 __all__ = [
     "COUPLED",
@@ -39,6 +51,15 @@ __all__ = [
 COUPLED: Final = "coupled"  # the default verifier where drafts can equal the target's own draws
 STANDARD: Final = "standard"  # the default verifier of drafts drawn independently
 OTHER: Final = "other_keys"
+
+_PLAIN: Final = (
+    "num_speculative_tokens",
+    "max_model_len",
+    "draft_tensor_parallel_size",
+    "num_lookahead_slots",
+    "extra_slots",
+    "emits_host_draws",
+)
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 Name = Annotated[str, Field(min_length=1)]
@@ -130,12 +151,14 @@ class Decision:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ResolvedConfig:
-    """A speculative configuration of which every part is settled.
+    """A speculative configuration of which every part is settled. Data: JSON in, JSON out, equal and hashable by it.
+
+    Loaded plugins are beside it, in the registry: `registry.plugin(record)`.
 
     method                  name of the method
-    record, plugin          where it comes from; what was loaded
+    record                  where it comes from
     config                  the configuration, old names replaced and defaults of the method filled in
     options                 the method's own keys
     traits                  what the method needs and gives
@@ -146,10 +169,10 @@ class ResolvedConfig:
     num_lookahead_slots     positions beyond the newest id that a host with one cache for both keeps free for the
                             drafter of a request (vLLM's num_lookahead_tokens)
     extra_slots             input rows that drafting adds for each request to those that the target committed
-    verifier...             name, record, plugin, own keys; `verifier_lossy`: it changes the target's law;
+    verifier...             name, record, own keys; `verifier_lossy`: it changes the target's distribution;
                             `emits_host_draws`: what it emits is the host's own draws, whatever the drafts
-    controller...           name, plugin, own keys; None without a controller
-    observers               extensions that are told what happens
+    controller...           name, record, own keys; None without a controller
+    observers               records of the extensions that are told what happens
     host_keys               keys that the host told `resolve` it acts on, as they were given
     drafter_problems        why the plugin's own drafter cannot be made, where the host told `resolve` that it may have
                             the method by itself
@@ -158,7 +181,6 @@ class ResolvedConfig:
 
     method: str
     record: Record
-    plugin: LoadedPlugin
     config: SpeculativeConfig
     options: MethodOptions
     traits: MethodTraits
@@ -170,21 +192,20 @@ class ResolvedConfig:
     extra_slots: int
     verifier: str
     verifier_record: Record
-    verifier_plugin: LoadedPlugin
     verifier_options: MethodOptions
     verifier_lossy: bool
     emits_host_draws: bool = False
     controller: str | None = None
-    controller_plugin: LoadedPlugin | None = None
+    controller_record: Record | None = None
     controller_options: MethodOptions | None = None
-    observers: tuple[LoadedPlugin, ...] = ()
+    observers: tuple[Record, ...] = ()
     host_keys: Mapping[str, Any] = field(default_factory=dict)
     drafter_problems: tuple[Problem, ...] = ()
     decisions: tuple[Decision, ...] = ()
 
     @cached_property
     def lossless(self) -> bool:
-        """Whether the output law is the target's."""
+        """Whether the output distribution is the target's."""
         return not self.verifier_lossy
 
     def compute_hash(self) -> str:
@@ -211,32 +232,86 @@ class ResolvedConfig:
             }
         )
 
+    def context(self, target: TargetInfo) -> MethodContext[MethodOptions]:
+        """Return what hooks of the method are told."""
+        return MethodContext(
+            method=self.method, config=self.config, options=self.options, draft=self.draft, target=target
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Compare as JSON."""
+        return self._text == other._text if isinstance(other, ResolvedConfig) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Return a hash of the JSON; unlike `compute_hash`, of all of it and for this process."""
+        return hash(self._text)
+
+    @cached_property
+    def _text(self) -> str:
+        return json.dumps(self.as_json(), sort_keys=True)
+
     def as_json(self) -> dict[str, Any]:
-        """Return plain data for people, logs and observers."""
+        """Return everything as plain JSON data, which `from_json` reads; for people, logs, observers, other processes.
+
+        `hash` is added for those who look: `compute_hash()`.
+        """
+        source = {"model": None, "revision": None} if self.draft is None else self.draft.as_json()
         controller = None
-        if self.controller_plugin is not None and self.controller_options is not None:
-            controller = _part_json(self.controller_plugin.record, self.controller_options)
-        return {
+        if self.controller_record is not None and self.controller_options is not None:
+            controller = _part_json(self.controller_record, self.controller_options)
+        data = {
             "method": self.method,
-            "distribution": self.record.distribution,
-            "version": self.record.version,
-            "num_speculative_tokens": self.num_speculative_tokens,
-            "max_model_len": self.max_model_len,
-            "draft": None if self.draft is None else self.draft.model,
-            "revision": None if self.draft is None else self.draft.revision,
-            "draft_tensor_parallel_size": self.draft_tensor_parallel_size,
-            "num_lookahead_slots": self.num_lookahead_slots,
-            "extra_slots": self.extra_slots,
+            **{key: getattr(self.record, key) for key in ("distribution", "version", "value")},
+            **{key: getattr(self, key) for key in _PLAIN},
+            "draft": source["model"],
+            "revision": source["revision"],
+            "draft_patch": source.get("patch"),
             "options": self.options.model_dump(mode="json"),
             "traits": asdict(self.traits),
             "verifier": {**_part_json(self.verifier_record, self.verifier_options), "lossy": self.verifier_lossy},
             "controller": controller,
-            "observers": [plugin.name for plugin in self.observers],
+            "observers": [_part_json(record) for record in self.observers],
             "host_keys": dict(self.host_keys),
             "config": self.config.as_json(),
             "hash": self.compute_hash(),
+            "drafter_problems": [asdict(problem) for problem in self.drafter_problems],
             "decisions": [asdict(decision) for decision in self.decisions],
         }
+        plain: dict[str, Any] = to_jsonable_python(data, serialize_unknown=True)
+        return plain
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], registry: Registry) -> ResolvedConfig:
+        """Return what `as_json` wrote, in this process or another one; nothing is decided again.
+
+        The registry gives the options models, so the plugins are loaded. Raises PluginError for one that fails or is
+        not there, ConfigError for options that the installed plugin does not read.
+        """
+        record = _record("proposer", {**data, "name": data["method"]})
+        source = {"model": data["draft"], "patch": data["draft_patch"], "revision": data["revision"]}
+        verifier = _record("verifier", data["verifier"])
+        controller = None if data["controller"] is None else _record("extension", data["controller"])
+        return cls(
+            **{key: data[key] for key in ("method", *_PLAIN)},
+            record=record,
+            config=SpeculativeConfig.parse(data["config"]),
+            options=_read_options(registry, record, data["options"]),
+            traits=MethodTraits(**{**data["traits"], "aux_layers": tuple(data["traits"]["aux_layers"])}),
+            draft=None if source["model"] is None else DraftSource(**source),
+            verifier=verifier.name,
+            verifier_record=verifier,
+            verifier_options=_read_options(registry, verifier, data["verifier"]["options"]),
+            verifier_lossy=data["verifier"]["lossy"],
+            controller=None if controller is None else controller.name,
+            controller_record=controller,
+            controller_options=None
+            if controller is None
+            else _read_options(registry, controller, data["controller"]["options"]),
+            observers=tuple(_record("extension", part) for part in data["observers"]),
+            host_keys=data["host_keys"],
+            drafter_problems=tuple(Problem(**problem) for problem in data["drafter_problems"]),
+            decisions=tuple(Decision(**decision) for decision in data["decisions"]),
+        )
 
 
 def config_error(problems: Sequence[Problem]) -> ConfigError:
@@ -244,10 +319,17 @@ def config_error(problems: Sequence[Problem]) -> ConfigError:
     return ConfigError(f"speculative_config cannot be used: {'; '.join(map(str, problems))}", problems)
 
 
-def _part_json(record: Record, options: MethodOptions) -> dict[str, Any]:
-    return {
-        "name": record.name,
-        "distribution": record.distribution,
-        "version": record.version,
-        "options": options.model_dump(mode="json"),
-    }
+def _part_json(record: Record, options: MethodOptions | None = None) -> dict[str, Any]:
+    part = {key: getattr(record, key) for key in ("name", "distribution", "version", "value")}
+    return part if options is None else {**part, "options": options.model_dump(mode="json")}
+
+
+def _record(kind: Kind, part: Mapping[str, Any]) -> Record:
+    return Record(kind, part["name"], part["value"], part["distribution"], part["version"])
+
+
+def _read_options(registry: Registry, record: Record, values: Mapping[str, Any]) -> MethodOptions:
+    options, problems = validate(options_model(registry, registry.plugin(record), OPTIONS_HOOKS[record.kind]), values)
+    if options is None:
+        raise config_error(problems)
+    return options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specdec_core.context import ProposerBuild
 from specdec_core.errors import MakeStageError
 from specdec_core.protocols import Controller, Proposer, Remembers, Verifier
 
@@ -16,24 +17,24 @@ if TYPE_CHECKING:
 def make_verifier(resolved: ResolvedConfig, registry: Registry) -> Verifier:
     """Build the verifier; raises MakeStageError."""
     made: Verifier = registry.make(
-        resolved.verifier_plugin,
+        registry.plugin(resolved.verifier_record),
         "specdec_make_verifier",
         Verifier,
         method=resolved.verifier,
         config=resolved,
         options=resolved.verifier_options,
         traits=resolved.traits,
-        registry=registry,
+        kernels=registry.kernels,
     )
     return made
 
 
 def make_controller(resolved: ResolvedConfig, registry: Registry) -> Controller | None:
     """Build the controller, None where the configuration names none; raises MakeStageError."""
-    if resolved.controller_plugin is None:
+    if resolved.controller_record is None:
         return None
     made: Controller = registry.make(
-        resolved.controller_plugin,
+        registry.plugin(resolved.controller_record),
         "specdec_make_controller",
         Controller,
         method=resolved.controller,
@@ -45,17 +46,16 @@ def make_controller(resolved: ResolvedConfig, registry: Registry) -> Controller 
 
 def make_proposer(resolved: ResolvedConfig, target: TargetHandle, registry: Registry) -> Proposer:
     """Build the proposer for a loaded target; raises MakeStageError, also for one that remembers without a digest."""
-    made: Proposer = registry.make(
-        resolved.plugin,
-        "specdec_make_proposer",
-        Proposer,
-        method=resolved.method,
-        config=resolved,
-        options=resolved.options,
-        draft=resolved.draft,
+    build = ProposerBuild(
         target=target,
-        registry=registry,
+        kernels=registry.kernels,
+        num_speculative_tokens=resolved.num_speculative_tokens,
+        max_model_len=resolved.max_model_len,
+        traits=resolved.traits,
+        verifier=resolved.verifier,
     )
+    plugin, ctx = registry.plugin(resolved.record), resolved.context(target.info)
+    made: Proposer = registry.make(plugin, "specdec_make_proposer", Proposer, ctx=ctx, build=build)
     if resolved.traits.remembers and not isinstance(made, Remembers):
         made.close()
         problem = (

@@ -13,6 +13,7 @@ import pluggy
 import specdec_core.hookspecs as core_hookspecs
 from specdec_core.errors import (
     CheckStageError,
+    ImportStageError,
     MakeStageError,
     OptionsStageError,
     PluginError,
@@ -117,6 +118,19 @@ class Registry:
         if record.distribution != LOCAL_DISTRIBUTION:
             self.kernels.add(record.distribution)
         return loaded
+
+    def plugin(self, record: Record) -> LoadedPlugin:
+        """Return the plugin of a record that is data alone, as in `ResolvedConfig`; loaded from the catalog if need be.
+
+        Raises what `load` raises, and for an unpackaged plugin that is not loaded here ImportStageError.
+        """
+        known = self._loaded.get((record.kind, record.name, record.distribution, record.value))
+        if known is not None:
+            return known
+        if record.distribution == LOCAL_DISTRIBUTION:
+            problem = "it is an unpackaged plugin of another session, and is not loaded in this one"
+            raise ImportStageError(record, problem, "Give it to this session as well.")
+        return self.load(record)
 
     def find(self, kind: Any, name: str) -> LoadedPlugin:
         """Look a name up in the catalog and load it; raises what `Catalog.find` and `load` raise."""
@@ -227,5 +241,5 @@ def _stage(stage: str | Stage) -> Stage:
 
 def _next_step(record: Record) -> str:
     if record.distribution == LOCAL_DISTRIBUTION:
-        return "Mend the plugin."
+        return "Fix the plugin."
     return f"Try `pip install --upgrade {record.distribution}`, or tell its authors."

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 from specdec_core.markers import hookspec
 
 if TYPE_CHECKING:
-    from specdec_core.config.speculative import MethodOptions, SpeculativeConfig
-    from specdec_core.sources import DraftSource, Problem, TargetInfo
+    from specdec_core.context import MethodContext
+    from specdec_core.sources import Problem
 
 
 @hookspec(firstresult=True)
-def specdec_vllm_config(
-    method: str, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
-) -> Mapping[str, Any] | Problem | None:
+def specdec_vllm_config(ctx: MethodContext[Any]) -> Mapping[str, Any] | Problem | None:
     """Return the keys of vLLM's own `--speculative-config` with which vLLM drafts the same by itself.
 
     A Problem says why vLLM cannot, for this configuration. The keys that all methods share are added by the host where

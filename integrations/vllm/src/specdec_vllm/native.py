@@ -45,15 +45,7 @@ def translated(settled: Settled, target: TargetInfo) -> Mapping[str, Any] | str:
 
 def ask(registry: Registry, resolved: ResolvedConfig, target: TargetInfo) -> Mapping[str, Any] | Problem | None:
     """Return the plugin's answer; raises CheckStageError if it is of another kind."""
-    answer: Any = registry.call(
-        resolved.plugin,
-        HOOK,
-        method=resolved.method,
-        config=resolved.config,
-        options=resolved.options,
-        draft=resolved.draft,
-        target=target,
-    )
+    answer: Any = registry.call(registry.plugin(resolved.record), HOOK, ctx=resolved.context(target))
     if answer is None or isinstance(answer, Problem):
         return answer
     if not isinstance(answer, Mapping) or not isinstance(answer.get("method"), str):

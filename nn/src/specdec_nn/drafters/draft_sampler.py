@@ -15,9 +15,7 @@ from specdec_core.noise import GREEDY_BELOW, Noise, Purpose
 from specdec_nn.ops.race.reference import exponential_reference
 
 if TYPE_CHECKING:
-    from specdec_core.config.speculative import ResolvedConfig
-    from specdec_core.registry.kernels import Kernels
-    from specdec_core.sources import TargetHandle
+    from specdec_core.context import ProposerBuild
 
 Race = Callable[[Tensor, Noise, int], Tensor]
 Indices = npt.NDArray[np.int64]
@@ -61,12 +59,12 @@ class DraftSampler:
         self.vocab_size = vocab_size
 
     @classmethod
-    def of(cls, config: ResolvedConfig, target: TargetHandle, kernels: Kernels) -> DraftSampler:
-        """Return the sampler that `draft_sample_method` and the traits of a configuration ask for."""
+    def of(cls, build: ProposerBuild) -> DraftSampler:
+        """Return the sampler that the traits ask for, which follow `draft_sample_method`."""
         mode: Mode = "greedy"
-        if config.config.draft_sample_method == "probabilistic":
-            mode = "shared" if config.traits.shares_noise else "probabilistic"
-        return cls(mode, kernels.get("race", target.device), target.info.vocab_size)
+        if build.traits.law == "soft":
+            mode = "shared" if build.traits.shares_noise else "probabilistic"
+        return cls(mode, build.kernels.get("race", build.target.device), build.target.info.vocab_size)
 
     def begin(self, drafts: Wanting, d2t: Tensor | None) -> Picks:
         """Begin a round of chains."""

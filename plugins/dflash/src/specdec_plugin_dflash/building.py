@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.context import MethodContext, ProposerBuild
 from specdec_core.draft import Rows
 from specdec_core.errors import ConfigError
 from specdec_core.registry.kernels import Kernels
@@ -31,26 +31,20 @@ from specdec_plugin_dflash.plans import BlockPlan, MarkovPlan
 logger = logging.getLogger("specdec_plugin_dflash")
 
 
-def make(
-    method: str,
-    config: ResolvedConfig,
-    options: DFlashOptions,
-    draft: DraftSource,
-    target: TargetHandle,
-    kernels: Kernels,
-) -> FeatureDrafter:
+def make(ctx: MethodContext[DFlashOptions], build: ProposerBuild) -> FeatureDrafter:
     """Build the proposer. Raises ConfigError for maps and tables that contradict each other."""
-    layout = Reading(method, draft, target.info).layout()
+    options, draft, target, kernels = ctx.options, ctx.checkpoint, build.target, build.kernels
+    k = build.num_speculative_tokens
+    layout = Reading(ctx.method, draft, target.info).layout()
     if layout is None:  # resolve has checked it; the file has changed since
         message = f"{draft.model!r} is no longer what it was when the configuration was checked"
         raise ConfigError(message)
-    k = config.num_speculative_tokens
     _warn_of_long_blocks(layout, k)
     warn_of_other_vocabulary(layout.config, target.info.vocab_size, draft.model, logger)
     parts = Parts(layout, draft, target, kernels, k)
     head = parts.head(options)
     room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, layout.rows(k))
-    plan = _plan(parts, head, DraftSampler.of(config, target, kernels), options, k)
+    plan = _plan(parts, head, DraftSampler.of(build), options, k)
     return FeatureDrafter(head, DraftCache(target.new_arena(room)), plan)
 
 

@@ -1,26 +1,17 @@
-"""The hooks of `dflash` and `dspark`; imports neither numpy nor torch."""
+"""The hooks of `dflash` and `dspark`; imports neither pydantic, numpy nor torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from specdec_core.markers import hookimpl
 
 if TYPE_CHECKING:
-    from specdec_core.config.speculative import MethodOptions, ResolvedConfig, SpeculativeConfig
+    from specdec_core.config.speculative import MethodOptions
+    from specdec_core.context import MethodContext, ProposerBuild
     from specdec_core.protocols import Proposer
-    from specdec_core.registry.loader import Registry
-    from specdec_core.sources import (
-        Default,
-        Detection,
-        DraftSource,
-        Note,
-        Problem,
-        TargetHandle,
-        TargetInfo,
-        TargetSwap,
-    )
+    from specdec_core.sources import Default, Detection, DraftSource, Note, Problem, TargetSwap
     from specdec_core.traits import MethodTraits
     from specdec_plugin_dflash.options import DFlashOptions
 
@@ -30,37 +21,36 @@ class DFlashPlugin:
 
     @hookimpl
     def specdec_method_options(self, method: str) -> type[MethodOptions]:
-        """Return the method's keys."""
         from specdec_plugin_dflash.options import DFlashOptions, DSparkOptions
 
         return DSparkOptions if method == "dspark" else DFlashOptions
 
     @hookimpl
-    def specdec_method_traits(
-        self, method: str, config: SpeculativeConfig, draft: DraftSource | None, target: TargetInfo
-    ) -> MethodTraits:
-        """Return what the head reads, and what its drafts are."""
+    def specdec_method_traits(self, ctx: MethodContext[DFlashOptions]) -> MethodTraits:
         from specdec_plugin_dflash.traits import traits_of
 
-        return traits_of(method, config, draft, target)
+        return traits_of(ctx)
 
     @hookimpl
-    def specdec_method_defaults(self, method: str, draft: DraftSource | None) -> Sequence[Default]:
-        """Return k: what the block was trained for."""
+    def specdec_method_defaults(self, ctx: MethodContext[DFlashOptions]) -> Sequence[Default]:
         from specdec_plugin_dflash.traits import defaults_of
 
-        return defaults_of(method, draft)
+        return defaults_of(ctx)
 
     @hookimpl
     def specdec_detect_method(self, draft: DraftSource) -> Detection | None:
-        """Claim checkpoints that say so, or that have the tensors."""
         from specdec_plugin_dflash.detection import detect
 
         return detect(draft)
 
     @hookimpl
+    def specdec_swap_target(self, source: DraftSource) -> TargetSwap | None:
+        from specdec_plugin_dflash.detection import swap
+
+        return swap(source)
+
+    @hookimpl
     def specdec_override_hf_config(self, method: str, hf_config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Turn the configuration of a speculators checkpoint into a plain one, and a bare name into a head's."""
         from specdec_plugin_dflash import speculators
 
         if speculators.is_speculators(hf_config):
@@ -68,44 +58,22 @@ class DFlashPlugin:
         return speculators.renamed(method, hf_config)
 
     @hookimpl
-    def specdec_swap_target(self, source: DraftSource) -> TargetSwap | None:
-        """Turn a speculators checkpoint given as the model into its target and itself as the draft."""
-        from specdec_plugin_dflash.detection import swap
-
-        return swap(source)
-
-    @hookimpl
-    def specdec_check(
-        self, method: str, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
-    ) -> Sequence[Problem | Note]:
-        """Return what is wrong with the checkpoint, the target and the options together."""
+    def specdec_check(self, ctx: MethodContext[DFlashOptions]) -> Sequence[Problem | Note]:
         from specdec_plugin_dflash.traits import problems_of
 
-        return problems_of(method, cast("DFlashOptions", options), draft, target)
+        return problems_of(ctx)
 
     @hookimpl
-    def specdec_make_proposer(
-        self,
-        method: str,
-        config: ResolvedConfig,
-        options: MethodOptions,
-        draft: DraftSource,
-        target: TargetHandle,
-        registry: Registry,
-    ) -> Proposer:
-        """Read the weights and build the drafter."""
+    def specdec_make_proposer(self, ctx: MethodContext[DFlashOptions], build: ProposerBuild) -> Proposer:
         from specdec_plugin_dflash.building import make
 
-        return make(method, config, cast("DFlashOptions", options), draft, target, registry.kernels)
+        return make(ctx, build)
 
     @hookimpl(optionalhook=True)
-    def specdec_vllm_config(
-        self, method: str, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
-    ) -> Mapping[str, Any] | Problem | None:
-        """Return the keys with which vLLM runs the head by itself."""
+    def specdec_vllm_config(self, ctx: MethodContext[DFlashOptions]) -> Mapping[str, Any] | Problem | None:
         from specdec_plugin_dflash.vllm_keys import vllm_config
 
-        return vllm_config(method, cast("DFlashOptions", options), draft, target)
+        return vllm_config(ctx)
 
 
 plugin = DFlashPlugin()

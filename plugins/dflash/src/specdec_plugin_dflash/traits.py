@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec_core.config.speculative import COUPLED, SpeculativeConfig
-from specdec_core.sources import Default, DraftSource, Note, Problem, TargetInfo
+from specdec_core.context import MethodContext
+from specdec_core.sources import Default, Note, Problem
 from specdec_core.traits import MethodTraits
 from specdec_plugin_dflash import reading, speculators
 from specdec_plugin_dflash.layout import Reading
@@ -13,17 +13,17 @@ from specdec_plugin_dflash.names import DSPARK
 from specdec_plugin_dflash.options import DFlashOptions, DSparkOptions
 
 
-def traits_of(method: str, config: SpeculativeConfig, draft: DraftSource | None, target: TargetInfo) -> MethodTraits:
+def traits_of(ctx: MethodContext[DFlashOptions]) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
-    layout = None if draft is None else Reading(method, draft, target).layout()
-    drawn, k = config.draft_sample_method == "probabilistic", config.num_speculative_tokens or 1
+    layout = None if ctx.draft is None else Reading(ctx.method, ctx.draft, ctx.target).layout()
+    k = ctx.config.num_speculative_tokens or 1
     rows = k + 1 if layout is None else layout.rows(k)
     return MethodTraits(
         rows="all",
         hidden=layout is None or not layout.aux,
         aux_layers=() if layout is None else layout.aux,
-        law="soft" if drawn else "deterministic",
-        shares_noise=drawn and config.rejection_sample_method == COUPLED,
+        law="soft" if ctx.samples_drafts else "deterministic",
+        shares_noise=ctx.shares_noise,
         weights="own",
         vocabulary="subset" if layout is not None and "d2t" in layout.shapes else "target",
         when_off="gap",
@@ -32,12 +32,12 @@ def traits_of(method: str, config: SpeculativeConfig, draft: DraftSource | None,
     )
 
 
-def defaults_of(method: str, draft: DraftSource | None) -> Sequence[Default]:
+def defaults_of(ctx: MethodContext[DFlashOptions]) -> Sequence[Default]:
     """Return k where the checkpoint says it: as many drafts as a block has places for them."""
-    if draft is None:
+    if ctx.draft is None:
         return []
-    config = draft.hf_config
-    from_anchor = reading.samples_anchor(config, method == DSPARK)
+    config = ctx.draft.hf_config
+    from_anchor = reading.samples_anchor(config, ctx.method == DSPARK)
     proposed, size = speculators.proposed_tokens(config), reading.block_size(config)
     most = None if size is None else reading.drafts_of(size, from_anchor=from_anchor)
     if proposed is not None and (most is None or proposed <= most):
@@ -49,14 +49,10 @@ def defaults_of(method: str, draft: DraftSource | None) -> Sequence[Default]:
     return [Default(key="num_speculative_tokens", value=most, reason=reason)]
 
 
-def problems_of(
-    method: str, options: DFlashOptions, draft: DraftSource | None, target: TargetInfo
-) -> list[Problem | Note]:
+def problems_of(ctx: MethodContext[DFlashOptions]) -> list[Problem | Note]:
     """Return everything that is wrong, and what was read otherwise than its name says."""
-    if draft is None:
-        message = f"a {method} head is a checkpoint of its own, and none was given"
-        return [Problem(key="model", message=message, next_step="give its folder, file or hub id as model")]
-    reading_ = Reading(method, draft, target)
+    draft, options = ctx.checkpoint, ctx.options
+    reading_ = Reading(ctx.method, draft, ctx.target)
     layout = reading_.layout()
     problems: list[Problem | Note] = [*reading_.problems, *reading_.notes]
     if layout is None or not isinstance(options, DSparkOptions):

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec_core.sources import DraftSource, Problem, TargetInfo
+from specdec_core.context import MethodContext
+from specdec_core.sources import Problem, TargetInfo
 from specdec_plugin_dflash import reading
 from specdec_plugin_dflash.layout import Layout, Reading
 from specdec_plugin_dflash.names import DSPARK
@@ -15,12 +16,11 @@ from specdec_plugin_dflash.options import DFlashOptions
 LISTS = "target_layer_ids"
 
 
-def vllm_config(
-    method: str, options: DFlashOptions, draft: DraftSource | None, target: TargetInfo
-) -> Mapping[str, Any] | Problem | None:
+def vllm_config(ctx: MethodContext[DFlashOptions]) -> Mapping[str, Any] | Problem | None:
     """Return the keys, or what stands against them."""
-    layout = None if draft is None else Reading(method, draft, target).layout()
-    if draft is None or layout is None:  # the check says what is wrong
+    method, draft, target = ctx.method, ctx.checkpoint, ctx.target
+    layout = Reading(method, draft, target).layout()
+    if layout is None:  # the check reports what is wrong
         return None
     if method == DSPARK:
         message = (
@@ -29,7 +29,7 @@ def vllm_config(
         return Problem(key="method", message=message)
     if Path(draft.model).expanduser().is_file():
         return Problem(key="model", message="vLLM reads folders and hub ids, and this is a file")
-    if options.share_embeddings:
+    if ctx.options.share_embeddings:
         return Problem(key="share_embeddings", message="vLLM takes the head's own embedding where it differs")
     return _against(layout, draft.hf_config, target) or {"method": method}
 

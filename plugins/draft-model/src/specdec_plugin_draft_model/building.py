@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from specdec_core.config.remote_code import DRAFT_PERMISSION
-from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.context import MethodContext, ProposerBuild
 from specdec_core.errors import ConfigError
 from specdec_core.protocols import Proposer
 from specdec_core.registry.kernels import Kernels
@@ -31,20 +31,19 @@ from specdec_plugin_draft_model.vocabulary import Vocabulary, intersection, need
 TEXT_ROOM = 4  # ids of a drafter with another tokenizer that there is room for, for each of the target's
 
 
-def make(
-    config: ResolvedConfig, options: DraftModelOptions, draft: DraftSource, target: TargetHandle, kernels: Kernels
-) -> Proposer:
+def make(ctx: MethodContext[DraftModelOptions], build: ProposerBuild) -> Proposer:
     """Build the proposer.
 
     Raises ConfigError for tokenizers that do not fit, and TargetError for a model that cannot be loaded or run here.
     """
+    options, draft, target, kernels = ctx.options, ctx.checkpoint, build.target, build.kernels
     source = replace(
         ModelSource.of(draft.model, draft.revision, options.trust_remote_code),
         permission=DRAFT_PERMISSION,
         code_revision=options.code_revision,
     )
-    text_level, k = is_text_level(options), config.num_speculative_tokens
-    end = (draft.max_model_len or target.info.max_model_len) if text_level else config.max_model_len
+    text_level, k = is_text_level(options), build.num_speculative_tokens
+    end = (draft.max_model_len or target.info.max_model_len) if text_level else build.max_model_len
     hf_config = load_config(source)
     info = TargetInfo.from_config(draft.model, hf_config.to_dict(), max_model_len=end)
     check_config(hf_config, end)
@@ -67,7 +66,7 @@ def make(
         return TextDraftModel(
             runner, bridge, end, eos_ids(flat.model, tokenizer), threshold=options.draft_confidence_threshold
         )
-    sampler = DraftSampler.of(config, target, kernels)
+    sampler = DraftSampler.of(build)
     threshold = options.draft_confidence_threshold
     return DraftModel(runner, vocabulary, sampler, end, parallel=mask is not None, threshold=threshold)
 

@@ -1,17 +1,17 @@
-"""The hooks of `draft_model`; imports neither numpy nor torch."""
+"""The hooks of `draft_model`; imports neither pydantic, numpy nor torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from specdec_core.markers import hookimpl
 
 if TYPE_CHECKING:
-    from specdec_core.config.speculative import MethodOptions, ResolvedConfig, SpeculativeConfig
+    from specdec_core.config.speculative import MethodOptions
+    from specdec_core.context import MethodContext, ProposerBuild
     from specdec_core.protocols import Proposer
-    from specdec_core.registry.loader import Registry
-    from specdec_core.sources import Detection, DraftSource, Problem, TargetHandle
+    from specdec_core.sources import Detection, DraftSource, Problem
     from specdec_core.traits import MethodTraits
     from specdec_plugin_draft_model.options import DraftModelOptions
 
@@ -20,59 +20,40 @@ class DraftModelPlugin:
     """A causal language model as the drafter of a larger one."""
 
     @hookimpl
-    def specdec_method_options(self, method: str) -> type[MethodOptions]:
-        """Return the method's keys."""
+    def specdec_method_options(self) -> type[MethodOptions]:
         from specdec_plugin_draft_model.options import DraftModelOptions
 
         return DraftModelOptions
 
     @hookimpl
-    def specdec_method_traits(
-        self, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None
-    ) -> MethodTraits:
-        """Return what the drafter needs, and what its drafts are."""
+    def specdec_method_traits(self, ctx: MethodContext[DraftModelOptions]) -> MethodTraits:
         from specdec_plugin_draft_model.traits import traits_of
 
-        return traits_of(config, cast("DraftModelOptions", options), draft)
+        return traits_of(ctx)
 
     @hookimpl
     def specdec_detect_method(self, draft: DraftSource) -> Detection | None:
-        """Claim whole language models."""
         from specdec_plugin_draft_model.detection import detect
 
         return detect(draft)
 
     @hookimpl
-    def specdec_check(
-        self, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None
-    ) -> Sequence[Problem]:
-        """Return what is wrong with the checkpoint and the options together."""
+    def specdec_check(self, ctx: MethodContext[DraftModelOptions]) -> Sequence[Problem]:
         from specdec_plugin_draft_model.traits import problems_of
 
-        return problems_of(config, cast("DraftModelOptions", options), draft)
+        return problems_of(ctx)
 
     @hookimpl
-    def specdec_make_proposer(
-        self,
-        config: ResolvedConfig,
-        options: MethodOptions,
-        draft: DraftSource,
-        target: TargetHandle,
-        registry: Registry,
-    ) -> Proposer:
-        """Load the model and build the drafter."""
+    def specdec_make_proposer(self, ctx: MethodContext[DraftModelOptions], build: ProposerBuild) -> Proposer:
         from specdec_plugin_draft_model.building import make
 
-        return make(config, cast("DraftModelOptions", options), draft, target, registry.kernels)
+        return make(ctx, build)
 
     @hookimpl(optionalhook=True)
-    def specdec_vllm_config(
-        self, method: str, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None
-    ) -> Mapping[str, Any] | Problem | None:
-        """Return the keys with which vLLM runs the draft model by itself."""
+    def specdec_vllm_config(self, ctx: MethodContext[DraftModelOptions]) -> Mapping[str, Any] | Problem | None:
         from specdec_plugin_draft_model.vllm_keys import vllm_config
 
-        return vllm_config(method, config, cast("DraftModelOptions", options), draft)
+        return vllm_config(ctx)
 
 
 plugin = DraftModelPlugin()

@@ -7,15 +7,13 @@ from typing import Any
 
 from specdec_core.config.remote_code import DRAFT_PERMISSION, code_of_model
 from specdec_core.config.rope import model_rope_problem
-from specdec_core.config.speculative import COUPLED, SpeculativeConfig
+from specdec_core.context import MethodContext
 from specdec_core.errors import ConfigError, TargetError
 from specdec_core.sources import DraftSource, Problem, TargetInfo, language_config
 from specdec_core.traits import MethodTraits
 from specdec_plugin_draft_model.detection import PARD_TOKEN, is_pard, mask_token, other_kind
 from specdec_plugin_draft_model.options import DraftModelOptions
 from specdec_plugin_draft_model.quantising import AS_IT_IS, quantization_config
-
-DRAWN = "probabilistic"
 
 
 def is_parallel(options: DraftModelOptions, draft: DraftSource) -> bool:
@@ -30,36 +28,34 @@ def is_text_level(options: DraftModelOptions) -> bool:
     return options.use_heterogeneous_vocab and options.heterogeneous_vocab_method == "text"
 
 
-def traits_of(config: SpeculativeConfig, options: DraftModelOptions, draft: DraftSource | None) -> MethodTraits:
+def traits_of(ctx: MethodContext[DraftModelOptions]) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
-    drawn = config.draft_sample_method == DRAWN
+    options, draft = ctx.options, ctx.draft
     parallel = draft is not None and is_parallel(options, draft)
     text_level = is_text_level(options)
     return MethodTraits(
         rows="none",
-        law="soft" if drawn else "deterministic",
-        shares_noise=drawn and config.rejection_sample_method == COUPLED,
+        law="soft" if ctx.samples_drafts else "deterministic",
+        shares_noise=ctx.shares_noise,
         weights="own",
         vocabulary="subset" if options.use_heterogeneous_vocab else "target",
         # On the level of texts the drafter's positions are not the host's: it counts them by itself.
         max_position=None if draft is None or text_level else draft.max_model_len,
         when_off="catch_up",
         # The newest id is a row of the drafter's before it is one of the target's; a parallel pass adds its masks.
-        extra_slots=(config.num_speculative_tokens or 1) if parallel else 1,
+        extra_slots=(ctx.config.num_speculative_tokens or 1) if parallel else 1,
     )
 
 
-def problems_of(config: SpeculativeConfig, options: DraftModelOptions, draft: DraftSource | None) -> Sequence[Problem]:
+def problems_of(ctx: MethodContext[DraftModelOptions]) -> Sequence[Problem]:
     """Return everything that is wrong."""
-    if draft is None:
-        message = "the drafter is a language model of its own, and none was given"
-        return [Problem(key="model", message=message, next_step="give its folder or hub id as model")]
+    options, draft = ctx.options, ctx.checkpoint
     return [
         *_checkpoint_problems(options, draft),
         *_code_problems(options, draft),
         *_parallel_problems(options, draft),
         *_quantization_problems(options, draft),
-        *_option_problems(config, options),
+        *_option_problems(ctx),
     ]
 
 
@@ -115,8 +111,8 @@ def quantization_of(config: Mapping[str, Any]) -> str | None:
     return str(said.get("quant_method")) if isinstance(said, Mapping) else None
 
 
-def _option_problems(config: SpeculativeConfig, options: DraftModelOptions) -> Iterator[Problem]:
-    size = config.draft_tensor_parallel_size
+def _option_problems(ctx: MethodContext[DraftModelOptions]) -> Iterator[Problem]:
+    options, size = ctx.options, ctx.config.draft_tensor_parallel_size
     if size is not None and size > 1:
         message = f"{size} given, and the drafter runs on one device here"
         step = "leave it out; vLLM spreads draft models over devices (its own method draft_model)"
@@ -125,8 +121,8 @@ def _option_problems(config: SpeculativeConfig, options: DraftModelOptions) -> I
         message = "it says how to map tokenizers that differ, and use_heterogeneous_vocab is not set"
         step = "set use_heterogeneous_vocab to true, or leave it out"
         yield Problem(key="heterogeneous_vocab_method", message=message, next_step=step)
-    if is_text_level(options) and config.draft_sample_method == DRAWN:
-        message = "drafts on the level of texts have no law over the target's ids"
+    if is_text_level(options) and ctx.samples_drafts:
+        message = "drafts on the level of texts have no distribution over the target's ids"
         step = 'use greedy, or heterogeneous_vocab_method "token"'
         yield Problem(key="draft_sample_method", message=message, next_step=step)
     if options.code_revision is not None and not options.trust_remote_code:

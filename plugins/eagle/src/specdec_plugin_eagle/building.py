@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.context import MethodContext, ProposerBuild
 from specdec_core.draft import Rows
 from specdec_core.errors import ConfigError
 from specdec_core.registry.kernels import Kernels
@@ -31,25 +31,19 @@ from specdec_plugin_eagle.required import EAGLE_1
 logger = logging.getLogger("specdec_plugin_eagle")
 
 
-def make(
-    method: str,
-    config: ResolvedConfig,
-    options: EagleOptions,
-    draft: DraftSource,
-    target: TargetHandle,
-    kernels: Kernels,
-) -> FeatureDrafter:
+def make(ctx: MethodContext[EagleOptions], build: ProposerBuild) -> FeatureDrafter:
     """Build the proposer. Raises ConfigError for maps and tables that contradict each other."""
-    layout = Reading(method, draft, options, target.info).layout()
+    options, draft, target, kernels = ctx.options, ctx.checkpoint, build.target, build.kernels
+    k = build.num_speculative_tokens
+    layout = Reading(ctx.method, draft, options, target.info).layout()
     if layout is None:  # resolve has checked it; the file has changed since
         message = f"{draft.model!r} is no longer what it was when the configuration was checked"
         raise ConfigError(message)
     warn_of_other_vocabulary(layout.config, target.info.vocab_size, draft.model, logger)
-    parts = Parts(layout, draft, options, target, kernels, config.num_speculative_tokens)
-    head = parts.eagle_1() if method == EAGLE_1 else parts.eagle_3()
-    k = config.num_speculative_tokens
+    parts = Parts(layout, draft, options, target, kernels, k)
+    head = parts.eagle_1() if ctx.method == EAGLE_1 else parts.eagle_3()
     room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, round_rows(options, k))
-    plan = make_plan(config, options, target, kernels, parts.mask(head))
+    plan = make_plan(options, build, parts.mask(head))
     return FeatureDrafter(head, DraftCache(target.new_arena(room)), plan)
 
 

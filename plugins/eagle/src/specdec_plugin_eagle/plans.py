@@ -6,10 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.context import ProposerBuild
 from specdec_core.draft import Draft
-from specdec_core.registry.kernels import Kernels
-from specdec_core.sources import TargetHandle
 from specdec_core.token_tree import TokenTree
 from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.drafters.draft_sampler import DraftSampler
@@ -24,22 +22,16 @@ def round_rows(options: EagleOptions, k: int) -> int:
     return k if options.tree_top_k is None else max(k, options.tree_top_k * min(options.tree_depth, k))
 
 
-def make_plan(
-    config: ResolvedConfig,
-    options: EagleOptions,
-    target: TargetHandle,
-    kernels: Kernels,
-    mask: tuple[int, Tensor] | None,
-) -> Plan:
+def make_plan(options: EagleOptions, build: ProposerBuild, mask: tuple[int, Tensor] | None) -> Plan:
     """Return the plan that a configuration asks for."""
-    device = target.device
+    kernels, device = build.kernels, build.target.device
     if options.tree_top_k is not None:
         expand, rows = (kernels.get(op, device) for op in ("tree_expand", "draft_rows"))
         return DynamicTreePlan(options.tree_top_k, options.tree_depth, expand, rows)
-    sampler = DraftSampler.of(config, target, kernels)
+    sampler = DraftSampler.of(build)
     if mask is not None:
         return ParallelPlan(sampler, *mask)
-    if options.speculative_token_tree is None or config.traits.shape == "chain":
+    if options.speculative_token_tree is None or build.traits.shape == "chain":
         return ChainPlan(sampler)
     return StaticTreePlan(TokenTree(options.speculative_token_tree), sampler, kernels.get("draft_rows", device))
 

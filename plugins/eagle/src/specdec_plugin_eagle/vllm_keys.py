@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec_core.sources import DraftSource, Problem, TargetInfo
+from specdec_core.context import MethodContext
+from specdec_core.sources import Problem
 from specdec_plugin_eagle.aux_layers import INNER, KEY
 from specdec_plugin_eagle.layout import Layout, Reading
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_eagle.required import EAGLE_1
 
 
-def vllm_config(
-    method: str, options: EagleOptions, draft: DraftSource | None, target: TargetInfo
-) -> Mapping[str, Any] | Problem | None:
+def vllm_config(ctx: MethodContext[EagleOptions]) -> Mapping[str, Any] | Problem | None:
     """Return the keys, or what stands against them."""
-    layout = None if draft is None else Reading(method, draft, options, target).layout()
-    if draft is None or layout is None:  # the check says what is wrong
+    method, options, draft, target = ctx.method, ctx.options, ctx.checkpoint, ctx.target
+    layout = Reading(method, draft, options, target).layout()
+    if layout is None:  # the check reports what is wrong
         return None
     if Path(draft.model).expanduser().is_file():
         return Problem(key="model", message="vLLM reads folders and hub ids, and this is a file")

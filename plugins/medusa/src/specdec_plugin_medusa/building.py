@@ -7,7 +7,7 @@ import logging
 import torch
 from torch import Tensor
 
-from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.context import MethodContext, ProposerBuild
 from specdec_core.errors import ConfigError
 from specdec_core.registry.kernels import Kernels
 from specdec_core.sources import DraftSource, TargetHandle
@@ -25,10 +25,9 @@ from specdec_plugin_medusa.plans import HeadChainPlan, HeadTreePlan
 logger = logging.getLogger("specdec_plugin_medusa")
 
 
-def make(
-    config: ResolvedConfig, options: MedusaOptions, draft: DraftSource, target: TargetHandle, kernels: Kernels
-) -> LastRowDrafter:
+def make(ctx: MethodContext[MedusaOptions], build: ProposerBuild) -> LastRowDrafter:
     """Build the proposer. Raises ConfigError for a map or a dtype that cannot be meant."""
+    options, draft, target, kernels = ctx.options, ctx.checkpoint, build.target, build.kernels
     layout = Reading(draft, target.info).layout()
     if layout is None:  # resolve has checked it; the file has changed since
         message = f"{draft.model!r} is no longer what it was when the configuration was checked"
@@ -36,8 +35,8 @@ def make(
     if layout.notes:
         logger.warning("%s: %s; the tensors are used as they are", draft.model, "; ".join(layout.notes))
     tree = None if options.speculative_token_tree is None else TokenTree(options.speculative_token_tree)
-    parts = Parts(layout, draft, target, kernels, config.num_speculative_tokens if tree is None else tree.depth)
-    sampler = DraftSampler.of(config, target, kernels)
+    parts = Parts(layout, draft, target, kernels, build.num_speculative_tokens if tree is None else tree.depth)
+    sampler = DraftSampler.of(build)
     heads, d2t = parts.heads(), parts.offsets()
     if tree is None or tree.is_chain:
         return LastRowDrafter(HeadChainPlan(heads, sampler, d2t))

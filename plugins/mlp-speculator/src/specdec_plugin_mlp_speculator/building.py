@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.context import MethodContext, ProposerBuild
 from specdec_core.errors import ConfigError
 from specdec_core.registry.kernels import Kernels
 from specdec_core.sources import DraftSource, TargetHandle
@@ -22,24 +22,23 @@ from specdec_plugin_mlp_speculator.trees import form_of
 EMB, PROJ, HEAD, NORM_WEIGHT, NORM_BIAS = TENSORS
 
 
-def make(
-    config: ResolvedConfig, options: MlpSpeculatorOptions, draft: DraftSource, target: TargetHandle, kernels: Kernels
-) -> LastRowDrafter:
+def make(ctx: MethodContext[MlpSpeculatorOptions], build: ProposerBuild) -> LastRowDrafter:
     """Build the proposer. Raises ConfigError for weights that are no floating-point numbers."""
+    options, draft, target, kernels = ctx.options, ctx.checkpoint, build.target, build.kernels
     reading = Reading(draft, target.info)
     layout = reading.layout()
     if layout is None:  # resolve has checked it; the file has changed since
         message = f"{draft.model!r} is no longer what it was when the configuration was checked"
         raise ConfigError(message)
     form = form_of(options, reading)
-    depth = min(layout.n_predict, config.num_speculative_tokens) if form is None else len(form.widths)
+    depth = min(layout.n_predict, build.num_speculative_tokens) if form is None else len(form.widths)
     speculator = Weights(layout, draft, target, kernels, depth).speculator()
     if form is not None:
         return LastRowDrafter(CandidatesPlan(speculator, form))
     rows, vocabulary = layout.rows, target.info.vocab_size
     # A head of fewer ids has the target's first ones, which its laws must say.
     d2t = None if rows >= vocabulary else torch.zeros(rows, dtype=torch.int64, device=target.device)
-    sampler = DraftSampler.of(config, target, kernels)
+    sampler = DraftSampler.of(build)
     return LastRowDrafter(SequencePlan(speculator, sampler, d2t))
 
 

@@ -4,46 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec_core.config.speculative import COUPLED, SpeculativeConfig
-from specdec_core.sources import Default, DraftSource, Problem, TargetInfo
+from specdec_core.context import MethodContext
+from specdec_core.sources import Default, Problem
 from specdec_core.traits import MethodTraits
 from specdec_plugin_mlp_speculator.layout import Reading
 from specdec_plugin_mlp_speculator.options import MlpSpeculatorOptions
 from specdec_plugin_mlp_speculator.trees import form_of, is_tree, problems_of_form
 
 
-def traits_of(
-    config: SpeculativeConfig, options: MlpSpeculatorOptions, draft: DraftSource | None, target: TargetInfo
-) -> MethodTraits:
+def traits_of(ctx: MethodContext[MlpSpeculatorOptions]) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
-    reading = None if draft is None else Reading(draft, target)
+    reading = None if ctx.draft is None else Reading(ctx.draft, ctx.target)
     layout = None if reading is None else reading.layout()
-    form = None if reading is None else form_of(options, reading)
-    tree, n_predict = is_tree(options), None if layout is None else layout.n_predict
-    drawn = config.draft_sample_method == "probabilistic"
+    form = None if reading is None else form_of(ctx.options, reading)
+    tree, n_predict = is_tree(ctx.options), None if layout is None else layout.n_predict
+    drawn = ctx.samples_drafts and not tree  # a tree keeps the likeliest sequences
     return MethodTraits(
         shape="tree" if tree else "chain",
         rows="last",
         hidden=True,
         law="soft" if drawn else "deterministic",
-        shares_noise=drawn and config.rejection_sample_method == COUPLED,
+        shares_noise=drawn and ctx.shares_noise,
         weights="own",
-        vocabulary="subset" if layout is not None and layout.rows < target.vocab_size else "target",
+        vocabulary="subset" if layout is not None and layout.rows < ctx.target.vocab_size else "target",
         max_tokens=(None if form is None else form.most_nodes) if tree else n_predict,
         when_off="gap",  # rows that were dropped are not missed: only the last one is read
         n_predict=None if tree else n_predict,  # k counts the nodes of a tree, not its depth
     )
 
 
-def defaults_of(options: MlpSpeculatorOptions, draft: DraftSource | None, target: TargetInfo) -> Sequence[Default]:
+def defaults_of(ctx: MethodContext[MlpSpeculatorOptions]) -> Sequence[Default]:
     """Return k: the most nodes of a tree, or the heads of the checkpoint."""
-    key, reading = "num_speculative_tokens", None if draft is None else Reading(draft, target)
+    key, reading = "num_speculative_tokens", None if ctx.draft is None else Reading(ctx.draft, ctx.target)
     layout = None if reading is None else reading.layout()
     if reading is None or layout is None:
         # What is wrong with the checkpoint is said by the check; that k is missing too would only hide it.
         return [Default(key=key, value=1, reason="there is no checkpoint that can be used")]
-    if is_tree(options):
-        form = form_of(options, reading)
+    if is_tree(ctx.options):
+        form = form_of(ctx.options, reading)
         if form is None:
             return [Default(key=key, value=1, reason="there is no tree that can be made")]
         reason = f"the most nodes of {form.kept} sequences under {list(form.widths)}"
@@ -51,19 +49,8 @@ def defaults_of(options: MlpSpeculatorOptions, draft: DraftSource | None, target
     return [Default(key=key, value=layout.n_predict, reason=f"n_predict of the checkpoint, {layout.n_predict}")]
 
 
-def problems_of(
-    config: SpeculativeConfig, options: MlpSpeculatorOptions, draft: DraftSource | None, target: TargetInfo
-) -> Sequence[Problem]:
-    """Return everything that is wrong."""
-    if draft is None:
-        message = "an MLP speculator is a checkpoint of its own, and none was given"
-        return [Problem(key="model", message=message, next_step="give its folder, file or hub id as model")]
-    reading = Reading(draft, target)
+def problems_of(ctx: MethodContext[MlpSpeculatorOptions]) -> Sequence[Problem]:
+    """Return everything that is wrong with the checkpoint, and with a tree for it."""
+    reading = Reading(ctx.checkpoint, ctx.target)
     layout = reading.layout()
-    problems = [*reading.problems]
-    if layout is not None:
-        problems += problems_of_form(options, reading, layout)
-    if is_tree(options) and config.draft_sample_method == "probabilistic":
-        message = "a tree keeps the likeliest sequences, so its ids are not drawn from a law"
-        problems.append(Problem(key="draft_sample_method", message=message, next_step="use greedy, or chains"))
-    return problems
+    return [*reading.problems, *([] if layout is None else problems_of_form(ctx.options, reading, layout))]

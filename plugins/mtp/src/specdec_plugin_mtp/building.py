@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from specdec_core.config.rope import plain_rope
-from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.context import MethodContext, ProposerBuild
 from specdec_core.errors import ConfigError
 from specdec_core.protocols import Proposer
 from specdec_core.registry.kernels import Kernels
-from specdec_core.sources import DraftSource, TargetHandle
+from specdec_core.sources import TargetHandle
 from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.checkpoints.vocabulary import largest_difference
 from specdec_nn.checkpoints.weights import read_tensors
@@ -36,17 +36,16 @@ KEPT_IN_FLOAT32 = ("e_score_correction_bias",)  # what experts are chosen by
 logger = logging.getLogger("specdec_plugin_mtp")
 
 
-def make(
-    config: ResolvedConfig, options: MtpOptions, draft: DraftSource, target: TargetHandle, kernels: Kernels
-) -> Proposer:
+def make(ctx: MethodContext[MtpOptions], build: ProposerBuild) -> Proposer:
     """Build the proposer. Raises ConfigError for tensors that are missing, of other shapes, or not to be read."""
+    options, draft, target, kernels = ctx.options, ctx.checkpoint, build.target, build.kernels
     reading = Reading.of(draft)
-    k, modules = config.num_speculative_tokens, reading.n_predict or 1
+    k, modules = build.num_speculative_tokens, reading.n_predict or 1
     running = min(modules, k) if options.recurrence(modules) == "modules" else 1
     parts = Parts(reading, target, kernels)
     heads = [parts.module(i) for i in range(running)]
     weights.warn_of_unexpected(reading.source, parts.unused)
-    sampler = DraftSampler.of(config, target, kernels)
+    sampler = DraftSampler.of(build)
     round_rows = k if running == 1 else ModuleDrafter.round_rows(running, k)
     room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, round_rows)
     caches = [DraftCache(target.new_arena(room)) for _ in heads]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specdec_core.config.rope import rope_problem
+from specdec_core.context import MethodContext
 from specdec_core.errors import ConfigError
-from specdec_core.sources import DraftSource, Problem, TargetInfo
+from specdec_core.sources import Problem, TargetInfo
 from specdec_plugin_mtp.fields import INDEX_SHARE
 from specdec_plugin_mtp.options import MtpOptions
 from specdec_plugin_mtp.reading import Reading
@@ -14,14 +15,13 @@ from specdec_plugin_mtp.reading import Reading
 OTHER_METHOD = "leave model out for the target's own modules, or name the method that this checkpoint is for"
 
 
-def problems_of(options: MtpOptions, draft: DraftSource | None, target: TargetInfo) -> Sequence[Problem]:
+def problems_of(ctx: MethodContext[MtpOptions]) -> Sequence[Problem]:
     """Return everything that is wrong."""
-    if draft is None:
+    if ctx.draft is None:
         message = "MTP modules are in the target's own checkpoint, and the target came without one"
         return [Problem(key="model", message=message, next_step="give the target's folder or hub id as model")]
-    reading = Reading.of(draft)
-    found = _of_checkpoint(reading, options, target)
-    return [*found, *_of_options(options)]
+    found = _of_checkpoint(Reading.of(ctx.draft), ctx.options, ctx.target)
+    return [*found, *_of_options(ctx.options)]
 
 
 def _of_options(options: MtpOptions) -> Iterator[Problem]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec_core.config.speculative import COUPLED, SpeculativeConfig
-from specdec_core.sources import Default, DraftSource, TargetInfo
+from specdec_core.context import MethodContext
+from specdec_core.sources import Default, TargetInfo
 from specdec_core.traits import MethodTraits
+from specdec_plugin_mtp.options import MtpOptions
 from specdec_plugin_mtp.reading import Reading
 
 
@@ -17,26 +18,25 @@ def default_model_of(target: TargetInfo) -> Default | None:
     return Default(key="model", value=target.model, reason="MTP modules are in the target's own checkpoint")
 
 
-def defaults_of(draft: DraftSource | None) -> Sequence[Default]:
+def defaults_of(ctx: MethodContext[MtpOptions]) -> Sequence[Default]:
     """Return k: the number of modules, if the checkpoint says it."""
-    reading = None if draft is None else Reading.of(draft)
+    reading = None if ctx.draft is None else Reading.of(ctx.draft)
     if reading is None or reading.family is None or reading.n_predict is None:
         return []
     reason = f"n_predict of {reading.family.title}: {reading.said[1]} is {reading.n_predict}"
     return [Default(key="num_speculative_tokens", value=reading.n_predict, reason=reason)]
 
 
-def traits_of(config: SpeculativeConfig, draft: DraftSource | None, target: TargetInfo) -> MethodTraits:
+def traits_of(ctx: MethodContext[MtpOptions]) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
-    reading = None if draft is None else Reading.of(draft)
+    reading = None if ctx.draft is None else Reading.of(ctx.draft)
     residual = reading is not None and reading.family is not None and reading.family.reads == "residual"
-    drawn = config.draft_sample_method == "probabilistic"
     return MethodTraits(
         rows="all",
         hidden=not residual,
-        aux_layers=(target.num_layers,) if residual else (),
-        law="soft" if drawn else "deterministic",
-        shares_noise=drawn and config.rejection_sample_method == COUPLED,
+        aux_layers=(ctx.target.num_layers,) if residual else (),
+        law="soft" if ctx.samples_drafts else "deterministic",
+        shares_noise=ctx.shares_noise,
         weights="target",
         n_predict=None if reading is None else reading.n_predict,
         when_off="gap",

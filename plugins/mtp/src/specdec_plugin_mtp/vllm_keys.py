@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specdec_core.config.speculative import SpeculativeConfig
-from specdec_core.sources import DraftSource, Problem, TargetInfo
+from specdec_core.context import MethodContext
+from specdec_core.sources import Problem
 from specdec_plugin_mtp.fields import INDEX_SHARE
 from specdec_plugin_mtp.options import MtpOptions
 from specdec_plugin_mtp.reading import Reading
 
 
-def vllm_config(
-    method: str, config: SpeculativeConfig, options: MtpOptions, draft: DraftSource | None, target: TargetInfo
-) -> Mapping[str, Any] | Problem | None:
+def vllm_config(ctx: MethodContext[MtpOptions]) -> Mapping[str, Any] | Problem | None:
     """Return the keys, or what stands against them."""
-    if draft is None:  # the check says so
-        return None
-    modules, k = Reading.of(draft).n_predict or 1, config.num_speculative_tokens or 1
+    options, draft = ctx.options, ctx.checkpoint
+    modules, k = Reading.of(draft).n_predict or 1, ctx.config.num_speculative_tokens or 1
     if min(modules, k) > 1 and options.recurrence(modules) == "modules":
         message = f"its {modules} modules draft one behind the other, and vLLM's runner uses the first one again"
         return Problem(key="mtp_recurrence", message=message)
     # Of a target's own modules vLLM finds the checkpoint by itself, and its quantization besides.
-    inside = {"model": None} if draft.original.model == target.model else {}
-    return {"method": method, **inside, INDEX_SHARE: options.index_share_for_mtp_iteration}
+    inside = {"model": None} if draft.original.model == ctx.target.model else {}
+    return {"method": ctx.method, **inside, INDEX_SHARE: options.index_share_for_mtp_iteration}

@@ -15,23 +15,20 @@ from specdec_core.errors import SpecdecError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specdec_core.config.speculative import ResolvedConfig
+    from specdec_core.context import ProposerBuild
     from specdec_core.draft import BatchView, FinishReason, IntArray, RequestView
-    from specdec_core.registry.loader import Registry
-    from specdec_core.sources import TargetHandle
     from specdec_plugin_ngram.options import NgramOptions
 
 NgramMatch = Callable[["Tensor", "Tensor", int, int, int, bool], "Tensor"]
 
 
-def make_device_proposer(
-    config: ResolvedConfig, options: NgramOptions, target: TargetHandle, registry: Registry
-) -> NgramGpuProposer:
+def make_device_proposer(options: NgramOptions, build: ProposerBuild) -> NgramGpuProposer:
     """Build the proposer with the best installed `ngram_match` for the target's device."""
+    target = build.target
     return NgramGpuProposer(
         options,
-        match=registry.kernels.get("ngram_match", target.device),
-        width=config.num_speculative_tokens,
+        match=build.kernels.get("ngram_match", target.device),
+        width=build.num_speculative_tokens,
         max_num_seqs=target.max_num_seqs,
         max_model_len=target.info.max_model_len,
         vocab_size=target.info.vocab_size,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from specdec_core import hookimpl
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions, ResolvedConfig, SpeculativeConfig
     from specdec_core.protocols import Verifier
-    from specdec_core.registry.loader import Registry
+    from specdec_core.registry.kernels import Kernels
     from specdec_core.sources import Problem
     from specdec_core.traits import MethodTraits
-    from specdec_plugin_verifiers.options import FlyOptions, SyntheticOptions, TypicalOptions
 
 LOSSY = ("fly", "synthetic", "typical")
 CHAINS_ONLY = ("block", "fly", "synthetic")
@@ -21,7 +20,7 @@ KEY = "rejection_sample_method"
 
 
 class VerifiersPlugin:
-    """Offers `coupled`, `standard` and `block`, which keep the target's law, and `fly`, `synthetic` and `typical`."""
+    """`coupled`, `standard` and `block`, which keep the target's distribution; `fly`, `synthetic` and `typical`."""
 
     @hookimpl
     def specdec_verifier_options(self, method: str) -> type[MethodOptions] | None:
@@ -51,6 +50,7 @@ class VerifiersPlugin:
     ) -> Sequence[Problem]:
         """Refuse trees, shared noise, and numbers that do not fit k, where the verifier has no use for them."""
         from specdec_core.sources import Problem
+        from specdec_plugin_verifiers.options import FlyOptions, SyntheticOptions
 
         problems = []
         if traits.shape == "tree" and method in CHAINS_ONLY:
@@ -61,9 +61,10 @@ class VerifiersPlugin:
             message = "'block' looks at drafts that are drawn again later, which must then be drawn from other noise"
             step = "use 'coupled' or 'standard', or let the method draw with noise of its own"
             problems.append(Problem(key=KEY, message=message, next_step=step))
-        if method in ("fly", "synthetic") and config.num_speculative_tokens is not None:
+        k = config.num_speculative_tokens
+        if isinstance(options, FlyOptions | SyntheticOptions) and k is not None:
             try:
-                cast("FlyOptions | SyntheticOptions", options).fit(config.num_speculative_tokens)
+                options.fit(k)
             except ValueError as error:
                 key, _, message = str(error).partition(" ")
                 problems.append(Problem(key=key, message=message))
@@ -71,36 +72,11 @@ class VerifiersPlugin:
 
     @hookimpl
     def specdec_make_verifier(
-        self, method: str, config: ResolvedConfig, options: MethodOptions, registry: Registry
+        self, method: str, config: ResolvedConfig, options: MethodOptions, kernels: Kernels
     ) -> Verifier:
-        """Build the verifier of that name."""
-        kernels = registry.kernels
-        if method == "coupled":
-            from specdec_plugin_verifiers.coupled import Coupled
+        from specdec_plugin_verifiers.building import make
 
-            return Coupled()
-        if method == "synthetic":
-            from specdec_plugin_verifiers.synthetic import Synthetic
-
-            return Synthetic(kernels, cast("SyntheticOptions", options).rates(config.num_speculative_tokens))
-        if method == "fly":
-            from specdec_plugin_verifiers.fly import Fly
-
-            fly = cast("FlyOptions", options)
-            window = fly.window(config.num_speculative_tokens)
-            return Fly(kernels, window, fly.fly_entropy_threshold, fly.fly_entropy_top_k)
-        if method == "typical":
-            from specdec_plugin_verifiers.typical import Typical
-
-            chosen = cast("TypicalOptions", options)
-            return Typical(kernels, chosen.posterior_threshold, chosen.posterior_alpha)
-        if method == "block":
-            from specdec_plugin_verifiers.block import Block
-
-            return Block(kernels)
-        from specdec_plugin_verifiers.standard import Standard
-
-        return Standard(kernels)
+        return make(method, config.num_speculative_tokens, options, kernels)
 
 
 plugin = VerifiersPlugin()

@@ -20,14 +20,14 @@ class EchoPlugin:
         return EchoRequestOptions
 
     @hookimpl
-    def specdec_method_traits(self, method):
+    def specdec_method_traits(self, ctx):
         return MethodTraits(rows="none", law="deterministic", weights="none")
 
     @hookimpl
-    def specdec_make_proposer(self, options):
+    def specdec_make_proposer(self, ctx):
         from acme_echo.proposer import EchoProposer
 
-        return EchoProposer(options.reach)
+        return EchoProposer(ctx.options.reach)
 
 
 plugin = EchoPlugin()

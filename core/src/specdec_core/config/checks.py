@@ -1,0 +1,54 @@
+"""Checks that follow from traits alone, once and in one wording for all methods; k is checked in `derived_values`."""
+
+from __future__ import annotations
+
+from specdec_core.config.resolution import Settling
+from specdec_core.errors import ConfigError
+from specdec_core.sources import DraftSource
+from specdec_core.traits import MethodTraits
+
+DRAWS = "draft_sample_method"
+
+
+def check_checkpoint(settling: Settling, method: str, traits: MethodTraits, draft: DraftSource | None) -> bool:
+    """Check that there is a draft checkpoint where the traits need one, and none where not.
+
+    Returns whether the method's own check can be asked: not without a checkpoint that it needs.
+    """
+    model = settling.config.model
+    if draft is None and traits.weights == "own":
+        message = f"{method} needs a draft checkpoint, and none was given"
+        settling.problem("model", message, "give its folder, weight file or hub id as model")
+        return False
+    if draft is None and traits.weights == "target":
+        settling.decide("model", settling.target.model, "the drafter is inside the target's checkpoint")
+    elif traits.weights == "none" and draft is not None:
+        settling.problem("model", f"{method} has no draft checkpoint, got {draft.model!r}", "leave model out")
+    elif draft is not None:
+        try:
+            _ = draft.hf_config
+            if draft.model == model:
+                settling.decide("model", draft.model, "given; the draft checkpoint")
+        except ConfigError as error:
+            settling.problem("model", str(error))
+    return True
+
+
+def check_draws(settling: Settling, method: str, traits: MethodTraits) -> None:
+    """Check how drafts are drawn: as the traits say that they are, and on a tree not with the target's own noise."""
+    given = settling.config.draft_sample_method
+    law = {"greedy": "deterministic", "probabilistic": "soft"}.get(given or "")
+    if law is None:
+        return
+    if law != traits.law:
+        asked, has = ("sampled", "fixed") if law == "soft" else ("fixed", "sampled")
+        what = "the trees" if traits.shape == "tree" else "the drafts"
+        message = f"{given!r} asks for {asked} drafts, and {what} of {method} are {has} here"
+        settling.problem(DRAWS, message, "leave it out" + (", or draft chains" if traits.shape == "tree" else ""))
+    elif traits.shares_noise and traits.shape == "tree":
+        message = (
+            f"with the target's own noise there is one draw a place, and a tree of {method} has several tokens there"
+        )
+        settling.problem(DRAWS, message, "use rejection_sample_method 'standard', or draft chains")
+    else:
+        settling.decide(DRAWS, given, "given")

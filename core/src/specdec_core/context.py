@@ -1,0 +1,72 @@
+"""What a hook is told of a configured method, and of what its proposer is built from; torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from specdec_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from specdec_core.config.speculative import MethodOptions, SpeculativeConfig
+    from specdec_core.registry.kernels import Kernels
+    from specdec_core.sources import DraftSource, TargetHandle, TargetInfo
+    from specdec_core.traits import MethodTraits
+
+Options = TypeVar("Options", bound="MethodOptions", covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodContext(Generic[Options]):
+    """One configured method, as its hooks see it: `def specdec_check(self, ctx: MethodContext[MyOptions])`.
+
+    method   the method's name; a plugin may offer several
+    config   the common keys; k is None while the user gives none and no default is known
+    options  the method's own keys, an instance of what `specdec_method_options` returned
+    draft    its checkpoint, config.json as the method reads it; None if the configuration has none
+    target   what is known of the target without loading it
+    """
+
+    method: str
+    config: SpeculativeConfig
+    options: Options
+    draft: DraftSource | None
+    target: TargetInfo
+
+    @property
+    def checkpoint(self) -> DraftSource:
+        """The draft checkpoint; raises ConfigError without one. With `traits.weights` "own", checks may rely on it."""
+        if self.draft is None:
+            message = f"{self.method} needs a draft checkpoint, and none was given; give its folder or hub id as model"
+            raise ConfigError(message)
+        return self.draft
+
+    @property
+    def samples_drafts(self) -> bool:
+        """Whether drafts are to be drawn from a distribution: `draft_sample_method` is "probabilistic"."""
+        return self.config.draft_sample_method == "probabilistic"
+
+    @property
+    def shares_noise(self) -> bool:
+        """Whether drafts are to be drawn with the target's own noise: sampled ones under the `coupled` verifier."""
+        return self.samples_drafts and self.config.rejection_sample_method == "coupled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposerBuild:
+    """What a proposer is built from, once the target is loaded and everything is resolved.
+
+    target                  the loaded target
+    kernels                 the kernels that the session may use: `kernels.get(op, device)`
+    num_speculative_tokens  k
+    max_model_len           no draft is at this position or beyond
+    traits                  the traits that the method returned
+    verifier                name of the verifier
+    """
+
+    target: TargetHandle
+    kernels: Kernels
+    num_speculative_tokens: int
+    max_model_len: int
+    traits: MethodTraits
+    verifier: str
