@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from specdec_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from specdec_core.config.speculative import MethodOptions, SpeculativeConfig
+    from specdec_core.config.speculative import MethodOptions, ResolvedConfig, SpeculativeConfig
+    from specdec_core.protocols import Proposer
     from specdec_core.registry.kernels import Kernels
     from specdec_core.sources import DraftSource, TargetHandle, TargetInfo
     from specdec_core.traits import MethodTraits
@@ -25,6 +27,7 @@ class MethodContext(Generic[Options]):
     options  the method's own keys, an instance of what `specdec_method_options` returned
     draft    its checkpoint, config.json as the method reads it; None if the configuration has none
     target   what is known of the target without loading it
+    parts    the methods that this one is made of (`specdec_method_parts`), each resolved; empty for most
     """
 
     method: str
@@ -32,6 +35,7 @@ class MethodContext(Generic[Options]):
     options: Options
     draft: DraftSource | None
     target: TargetInfo
+    parts: tuple[ResolvedConfig, ...] = ()
 
     @property
     def checkpoint(self) -> DraftSource:
@@ -62,6 +66,8 @@ class ProposerBuild:
     max_model_len           no draft is at this position or beyond
     traits                  the traits that the method returned
     verifier                name of the verifier
+    strict                  the host raises errors of plugins; a method that calls others raises theirs as well
+    make                    builds the proposer of one of `MethodContext.parts`
     """
 
     target: TargetHandle
@@ -70,3 +76,5 @@ class ProposerBuild:
     max_model_len: int
     traits: MethodTraits
     verifier: str
+    strict: bool
+    make: Callable[[ResolvedConfig], Proposer]

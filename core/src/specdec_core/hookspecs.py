@@ -46,6 +46,15 @@ def specdec_request_options(method: str) -> type[RequestOptions] | None:
 
 
 @hookspec(firstresult=True)
+def specdec_method_parts(method: str, options: MethodOptions) -> Sequence[Mapping[str, Any]] | None:
+    """Return the configurations of the methods that this one is made of. Default: none.
+
+    Each is resolved for the same target like a configuration of its own, with its decisions and its errors, and is in
+    `MethodContext.parts` from then on. A part without `num_speculative_tokens` gets that of the whole, if it is given.
+    """
+
+
+@hookspec(firstresult=True)
 def specdec_method_traits(ctx: MethodContext[Any]) -> MethodTraits | None:
     """Return what the method needs and gives under this configuration. Torch-free. Default: `MethodTraits()`.
 

@@ -119,9 +119,10 @@ def draft_bytes(resolved: ResolvedConfig | None, info: TargetInfo, *, copied: bo
 
     `copied` says that kernels keep a second copy in a form of their own.
     """
-    if resolved is None or resolved.draft is None or resolved.draft.model == info.model:
-        return 0
     size = 0
-    with contextlib.suppress(ConfigError, OSError):  # what is wrong with the files, their plugin says better
-        size = sum(file.stat().st_size for file in resolved.draft.weight_files)
+    for draft in () if resolved is None else resolved.drafts:
+        if draft.model == info.model:
+            continue
+        with contextlib.suppress(ConfigError, OSError):  # what is wrong with the files, their plugin says better
+            size += sum(file.stat().st_size for file in draft.weight_files)
     return 2 * size if copied else size

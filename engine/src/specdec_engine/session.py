@@ -208,8 +208,8 @@ def open_session(
             verifier = ContainedVerifier(make_verifier(resolved, registry), resolved.verifier)
             made = make_controller(resolved, registry)
             controller = made and ContainedController(made, resolved.controller or "", strict=strict)
-            proposer = make_proposer(resolved, target, registry)
-            if resolved.draft is not None and limits.kv_cache_tokens is None:
+            proposer = make_proposer(resolved, target, registry, strict=strict)
+            if resolved.drafts and limits.kv_cache_tokens is None:
                 target.set_budget(replan(target.kv_cache_tokens, bytes_per_token, target.device))
         undo.pop_all()
     return Session(source, registry, target, resolved, proposer, verifier, controller)

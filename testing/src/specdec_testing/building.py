@@ -25,7 +25,7 @@ class Built:
 
     def proposer(self, target: TargetHandle) -> Proposer:
         """Make a new proposer."""
-        return make_proposer(self.resolved, target, self.registry)
+        return make_proposer(self.resolved, target, self.registry, strict=True)
 
 
 def build(subject: Subject, info: TargetInfo, k: int | None = 4) -> Built:

@@ -95,9 +95,12 @@ def nearest(key: str, valid: Iterable[str]) -> str:
     return close[0] if close else ""
 
 
-def request_options(resolved: ResolvedConfig, registry: Registry, raw: Any) -> RequestOptions | None:
+def request_options(
+    resolved: ResolvedConfig, registry: Registry, raw: Any
+) -> RequestOptions | tuple[RequestOptions | None, ...] | None:
     """Validate what a request gives as `SamplingParams.extra_args["specdec"]`; None if it gives nothing.
 
+    A method that is made of others gets a tuple with the options of each part: a key is every part's that reads it.
     Raises RequestError naming every key that is wrong, or that the method takes no such options.
     """
     if raw is None:
@@ -105,6 +108,8 @@ def request_options(resolved: ResolvedConfig, registry: Registry, raw: Any) -> R
     if not isinstance(raw, Mapping):
         message = f'extra_args["specdec"] must be a mapping of options, got {type(raw).__name__}'
         raise RequestError(message)
+    if resolved.parts:
+        return _options_of_parts(resolved, registry, raw)
     model = request_model(registry, registry.plugin(resolved.record))
     if model is None:
         if not raw:
@@ -117,6 +122,26 @@ def request_options(resolved: ResolvedConfig, registry: Registry, raw: Any) -> R
         message = f'extra_args["specdec"] does not fit method {resolved.method!r}: {listed}'
         raise RequestError(message)
     return options
+
+
+def _options_of_parts(
+    resolved: ResolvedConfig, registry: Registry, raw: Mapping[str, Any]
+) -> tuple[RequestOptions | None, ...]:
+    """Hand each part the keys that it reads. Raises RequestError for a key that no part reads."""
+    models = [request_model(registry, registry.plugin(part.record)) for part in resolved.parts]
+    read = [() if model is None else keys_of(model) for model in models]
+    unknown = [key for key in raw if not any(key in keys for keys in read)]
+    if unknown:
+        valid = sorted({key for keys in read for key in keys})
+        message = f"no part of method {resolved.method!r} reads {', '.join(map(repr, unknown))} from a request"
+        raise RequestError(f"{message}; there are: {', '.join(valid) or 'none'}")
+    found = []
+    for part, keys in zip(resolved.parts, read, strict=True):
+        own = {key: value for key, value in raw.items() if key in keys}
+        options = request_options(part, registry, own) if own else None
+        assert not isinstance(options, tuple)  # a part has no parts: see specdec_core.config.parts
+        found.append(options)
+    return tuple(found)
 
 
 def _checked(loaded: LoadedPlugin, hook: str, model: Any, base: type[BaseModel]) -> type[BaseModel]:

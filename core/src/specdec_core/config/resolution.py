@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from specdec_core.config.speculative import Decision, MethodOptions, SpeculativeConfig, config_error
+from specdec_core.config.speculative import Decision, MethodOptions, ResolvedConfig, SpeculativeConfig, config_error
 from specdec_core.context import MethodContext
 from specdec_core.errors import ConfigError, PluginError
 from specdec_core.registry.catalog import Catalog, Record
@@ -38,6 +38,8 @@ class Settling:
         self.problems: Final = list(problems)
         self.drafter_problems: Final[list[Problem]] = []
         self.host_has_methods = False
+        self.parts: tuple[ResolvedConfig, ...] = ()
+        self.resolve_part: Callable[[Mapping[str, Any]], ResolvedConfig]
         self.decisions: Final[list[Decision]] = []
         self.host_keys: Final = frozenset(host_keys)
         self._warnings: Final[list[tuple[str, type[Warning]]]] = []
@@ -71,7 +73,14 @@ class Settling:
 
     def context(self, plugin: LoadedPlugin, options: MethodOptions, draft: DraftSource | None) -> MethodContext[Any]:
         """Return what hooks of the method are told at this point: defaults change the configuration."""
-        return MethodContext(method=plugin.name, config=self.config, options=options, draft=draft, target=self.target)
+        return MethodContext(
+            method=plugin.name,
+            config=self.config,
+            options=options,
+            draft=draft,
+            target=self.target,
+            parts=self.parts,
+        )
 
     def call(self, plugin: LoadedPlugin, hook: str, stage: str = "check", **arguments: Any) -> Any:
         """Call a hook of a selected plugin with the arguments that it asks for, its name as `method` among them.

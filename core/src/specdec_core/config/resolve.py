@@ -21,6 +21,7 @@ from specdec_core.config.derived_values import (
 from specdec_core.config.detect import detect, swap_target
 from specdec_core.config.foreign_keys import foreign_problems
 from specdec_core.config.options import MethodOptions, keys_of, options_model, request_options, validate
+from specdec_core.config.parts import resolve_parts
 from specdec_core.config.resolution import Settling, data_of, find_controller, find_observers, method_of
 from specdec_core.config.speculative import COUPLED, STANDARD, ResolvedConfig, SpeculativeConfig, config_error
 from specdec_core.config.unclaimed_keys import settle_other_keys
@@ -58,6 +59,7 @@ def resolve(
     read, problems = SpeculativeConfig.read(config)
     settling = Settling(read, target, registry, problems, host_keys)
     settling.host_has_methods = host_has_methods
+    settling.resolve_part = lambda part: resolve(part, target, registry)
     renew(settling)
     plugin, draft = _method(settling)
     draft = draft or _default_draft(settling, plugin)
@@ -67,6 +69,7 @@ def resolve(
     options = _options(settling, model, plugin.name)
     traits = MethodTraits()
     if options is not None:
+        settling.parts = resolve_parts(settling, plugin, options)
         _fill_defaults(settling, plugin, options, draft)
         traits = _traits(settling, plugin, options, draft)
         if check_checkpoint(settling, plugin.name, traits, draft):
@@ -121,6 +124,7 @@ def resolve(
         host_keys=acted_on,
         drafter_problems=tuple(settling.drafter_problems),
         decisions=tuple(settling.decisions),
+        parts=settling.parts,
     )
 
 

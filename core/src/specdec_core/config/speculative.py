@@ -177,6 +177,7 @@ class ResolvedConfig:
     drafter_problems        why the plugin's own drafter cannot be made, where the host told `resolve` that it may have
                             the method by itself
     decisions               what was settled, in order, with reasons
+    parts                   the methods that this one is made of, resolved for the same target
     """
 
     method: str
@@ -202,6 +203,7 @@ class ResolvedConfig:
     host_keys: Mapping[str, Any] = field(default_factory=dict)
     drafter_problems: tuple[Problem, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    parts: tuple[ResolvedConfig, ...] = ()
 
     @cached_property
     def lossless(self) -> bool:
@@ -229,13 +231,25 @@ class ResolvedConfig:
                 "kernels": sorted(self.config.kernels),
                 "host_keys": self.host_keys,
                 "draft": None if self.draft is None else self.draft.hf_config,
+                "parts": [part.compute_hash() for part in self.parts],
             }
         )
+
+    @property
+    def drafts(self) -> tuple[DraftSource, ...]:
+        """The draft checkpoints of the method and of its parts."""
+        own = () if self.draft is None else (self.draft,)
+        return (*own, *(draft for part in self.parts for draft in part.drafts))
 
     def context(self, target: TargetInfo) -> MethodContext[MethodOptions]:
         """Return what hooks of the method are told."""
         return MethodContext(
-            method=self.method, config=self.config, options=self.options, draft=self.draft, target=target
+            method=self.method,
+            config=self.config,
+            options=self.options,
+            draft=self.draft,
+            target=target,
+            parts=self.parts,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -276,6 +290,7 @@ class ResolvedConfig:
             "hash": self.compute_hash(),
             "drafter_problems": [asdict(problem) for problem in self.drafter_problems],
             "decisions": [asdict(decision) for decision in self.decisions],
+            "parts": [part.as_json() for part in self.parts],
         }
         plain: dict[str, Any] = to_jsonable_python(data, serialize_unknown=True)
         return plain
@@ -311,6 +326,7 @@ class ResolvedConfig:
             host_keys=data["host_keys"],
             drafter_problems=tuple(Problem(**problem) for problem in data["drafter_problems"]),
             decisions=tuple(Decision(**decision) for decision in data["decisions"]),
+            parts=tuple(cls.from_json(part, registry) for part in data["parts"]),
         )
 
 

@@ -44,8 +44,13 @@ def make_controller(resolved: ResolvedConfig, registry: Registry) -> Controller 
     return made
 
 
-def make_proposer(resolved: ResolvedConfig, target: TargetHandle, registry: Registry) -> Proposer:
-    """Build the proposer for a loaded target; raises MakeStageError, also for one that remembers without a digest."""
+def make_proposer(
+    resolved: ResolvedConfig, target: TargetHandle, registry: Registry, *, strict: bool = False
+) -> Proposer:
+    """Build the proposer for a loaded target; raises MakeStageError, also for one that remembers without a digest.
+
+    `strict` is what the host does with errors of plugins, for methods that are made of others.
+    """
     build = ProposerBuild(
         target=target,
         kernels=registry.kernels,
@@ -53,6 +58,8 @@ def make_proposer(resolved: ResolvedConfig, target: TargetHandle, registry: Regi
         max_model_len=resolved.max_model_len,
         traits=resolved.traits,
         verifier=resolved.verifier,
+        strict=strict,
+        make=lambda part: make_proposer(part, target, registry, strict=strict),
     )
     plugin, ctx = registry.plugin(resolved.record), resolved.context(target.info)
     made: Proposer = registry.make(plugin, "specdec_make_proposer", Proposer, ctx=ctx, build=build)

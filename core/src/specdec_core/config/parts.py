@@ -1,0 +1,66 @@
+"""Resolves the parts of a method that is made of others; knows no method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from specdec_core.config.options import MethodOptions
+from specdec_core.config.resolution import Settling
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.errors import CheckStageError, ConfigError
+from specdec_core.registry.loader import LoadedPlugin
+from specdec_core.sources import Problem
+
+HOOK: Final = "specdec_method_parts"
+KEY: Final = "methods"
+K: Final = "num_speculative_tokens"
+# Keys that are the whole's business: a part that sets one would be heard by nobody.
+OF_THE_WHOLE: Final = (
+    "rejection_sample_method",
+    "controller",
+    "observers",
+    "kernels",
+    "max_step_tokens",
+    "disable_by_batch_size",
+    "num_speculative_tokens_per_batch_size",
+)
+DECIDED_ONCE: Final = ("rejection_sample_method", "noise", "lossy")
+
+
+def resolve_parts(settling: Settling, plugin: LoadedPlugin, options: MethodOptions) -> tuple[ResolvedConfig, ...]:
+    """Resolve what the method says it is made of; problems are noted under the part's place."""
+    given: Any = settling.call(plugin, HOOK, options=options)
+    if given is None:
+        return ()
+    if not isinstance(given, (list, tuple)) or not all(isinstance(one, Mapping) for one in given):
+        problem = f"{HOOK} returned {type(given).__name__}, expected a sequence of configurations"
+        raise CheckStageError(plugin.record, problem, "Tell the authors of the plugin.")
+    resolved = [_one(settling, plugin, f"{KEY}[{i}]", part) for i, part in enumerate(given)]
+    return tuple(part for part in resolved if part is not None)
+
+
+def _one(settling: Settling, plugin: LoadedPlugin, place: str, part: Mapping[str, Any]) -> ResolvedConfig | None:
+    known = len(settling.problems)
+    for key in OF_THE_WHOLE:
+        if part.get(key):
+            problem = Problem(key=f"{place}.{key}", message="is a key of the whole", next_step=f"give it beside {KEY}")
+            settling.problems.append(problem)
+    if len(settling.problems) > known:
+        return None
+    whole = settling.config
+    config = {K: whole.num_speculative_tokens, **part, "rejection_sample_method": whole.rejection_sample_method}
+    try:
+        resolved = settling.resolve_part({key: value for key, value in config.items() if value is not None})
+    except ConfigError as error:
+        settling.problems.append(Problem(key=place, message=str(error)))
+        return None
+    if resolved.parts:
+        message = f"{resolved.method} is made of parts itself, and parts have none"
+        settling.problems.append(Problem(key=place, message=message, next_step=f"list its parts in {KEY}"))
+        return None
+    for decision in resolved.decisions:
+        if decision.key in DECIDED_ONCE:
+            continue
+        settling.decide(f"{place}.{decision.key}", decision.value, decision.reason)
+    return resolved

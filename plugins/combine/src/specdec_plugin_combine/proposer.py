@@ -1,0 +1,269 @@
+"""The proposer `combine`: leads its parts as a host would, and puts their drafts together row by row."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specdec_core.draft import BatchView, Draft, FinishReason, IntArray, RequestView, Rows
+from specdec_core.host.budget import DraftBudget
+from specdec_core.host.containment import Containment
+from specdec_core.host.requests import Slot
+from specdec_core.host.runner import ProposerRunner
+from specdec_core.protocols import Proposer, Remembers
+from specdec_core.traits import MethodTraits
+from specdec_plugin_combine import rules
+from specdec_plugin_combine.drawn import Laws
+from specdec_plugin_combine.estimate import Estimate, depth_reached
+from specdec_plugin_combine.requests import Followed, PartRequest, PartView
+from specdec_plugin_combine.rules import EMPTY, PartRow
+from specdec_plugin_combine.traits import draws_stay
+
+if TYPE_CHECKING:
+    from specdec_core.config.speculative import ResolvedConfig
+    from specdec_core.context import MethodContext, ProposerBuild
+    from specdec_plugin_combine.options import CombineOptions
+
+TRIES = 2  # how often `learned` tries each part before it chooses,
+AGAIN = 16  # and after how many drafts it tries another one again
+COST = {"none": 0.0, "own": 0.15, "target": 0.15}  # of drafting, by a part's weights, in forwards of the target
+
+
+@dataclass(slots=True)
+class Part:
+    """One method of a combination, with its figures."""
+
+    name: str
+    traits: MethodTraits
+    runner: ProposerRunner
+    proposer: Proposer
+    columns: list[int] | None  # of the aux states that the host delivers, those that this part reads
+    k: int
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+
+
+def make(ctx: MethodContext[CombineOptions], build: ProposerBuild) -> CombineProposer:
+    """Build the parts; if one cannot be built, those before it are closed and the error is raised."""
+    parts: list[Part] = []
+    try:
+        for resolved in ctx.parts:
+            parts.append(_part(resolved, ctx.target.vocab_size, build))
+    except BaseException:
+        for part in parts:
+            part.runner.close()
+        raise
+    return CombineProposer(parts, ctx.options.rule, build.traits, ctx.target.vocab_size)
+
+
+def _part(resolved: ResolvedConfig, vocab_size: int, build: ProposerBuild) -> Part:
+    proposer = build.make(resolved)
+    containment = Containment(f"combine: {resolved.method}", strict=build.strict)
+    runner = ProposerRunner(proposer, resolved.traits, DraftBudget(resolved), vocab_size, containment)
+    wanted, all_layers = resolved.traits.aux_layers, build.traits.aux_layers
+    columns = [all_layers.index(layer) for layer in wanted] if wanted and wanted != all_layers else None
+    return Part(resolved.method, resolved.traits, runner, proposer, columns, resolved.num_speculative_tokens)
+
+
+class CombineProposer:
+    """Drafts of several methods; a part that fails costs the step its own drafts and nothing else."""
+
+    def __init__(self, parts: Sequence[Part], rule: str, traits: MethodTraits, vocab_size: int) -> None:
+        """Take the parts in order of preference."""
+        self._parts = list(parts)
+        self._rule = rule
+        self._traits = traits
+        self._laws = Laws(vocab_size) if traits.law == "soft" and draws_stay(rule) else None
+        self._requests: dict[str, Followed] = {}
+        self._arrivals = 0
+
+    def start(self, request: RequestView) -> None:
+        """Take in a request; parts are told of it when they are first called for it."""
+        before = self._requests.get(request.id)
+        if before is not None:  # it was preempted: its parts know it, and what their drafts were worth is not lost
+            self._requests[request.id] = Followed(before.parts, before.estimates, len(request.tokens))
+            return
+        extras: Sequence[Any] = request.extra if isinstance(request.extra, tuple) else (None,) * len(self._parts)
+        self._arrivals += 1
+        parts = [PartRequest(request.id, PartView(request, extra), self._arrivals) for extra in extras]
+        self._requests[request.id] = Followed(parts, [Estimate() for _ in parts], len(request.tokens))
+
+    def propose(self, batch: BatchView) -> Draft:
+        """Return one draft a row: what the rule makes of those of the parts."""
+        followed = [self._requests[request.id] for request in batch.requests]
+        limits = batch.max_draft.tolist()
+        for one, request, key in zip(followed, batch.requests, batch.noise.keys.tolist(), strict=True):
+            self._learn(one, request.tokens)
+            for part in one.parts:
+                part.key = key
+        if batch.rows is not None:
+            self._commit(batch.rows, followed)
+        rows = self._rows(batch, followed, limits)
+        chosen = [self._choose(own, one, limit) for own, one, limit in zip(rows, followed, limits, strict=True)]
+        for one, own, row, limit in zip(followed, rows, chosen, limits, strict=True):
+            one.drafted, one.chosen = own, row
+            one.steps += limit > 0
+        return self._draft(chosen)
+
+    def finish(self, request: RequestView, reason: FinishReason) -> None:
+        """Tell the parts, and count what the last drafts were worth."""
+        one = self._requests.get(request.id)
+        if one is None:
+            return
+        self._learn(one, request.tokens)
+        for part, own in zip(self._parts, one.parts, strict=True):
+            part.runner.finish(own, reason)
+        if reason != "preempted":
+            del self._requests[request.id]
+
+    def close(self) -> None:
+        """Close the parts."""
+        self._requests.clear()
+        for part in self._parts:
+            part.runner.close()
+
+    def memory_bytes(self) -> int:
+        """Return the bytes held by the parts that tell."""
+        return sum(part.runner.memory_bytes() or 0 for part in self._parts)
+
+    def memory_digest(self) -> bytes:
+        """Return a digest of what the parts knew before any request."""
+        known = [part.proposer.memory_digest() for part in self._parts if isinstance(part.proposer, Remembers)]
+        return hashlib.sha256(b"\0".join(known)).digest() if any(known) else b""
+
+    def part_metrics(self) -> dict[str, dict[str, float]]:
+        """Return for each part how many of the verified drafts were its own, how many came true, and its seconds."""
+        return {
+            f"{i}.{part.name}": {"drafted": part.drafted, "accepted": part.accepted, "seconds": part.seconds}
+            for i, part in enumerate(self._parts)
+        }
+
+    def _rows(self, batch: BatchView, followed: Sequence[Followed], limits: Sequence[int]) -> list[list[PartRow]]:
+        """Ask the parts in order; return for each batch row what each part drafted."""
+        found: list[list[PartRow]] = [[] for _ in followed]
+        if self._laws is not None:
+            self._laws.begin()
+        for index, part in enumerate(self._parts):
+            slots = []
+            for i, one in enumerate(followed):
+                own = one.parts[index]
+                room = limits[i] if self._is_asked(index, one, found[i]) else 0
+                own.max_draft = room or None
+                slots.append(Slot(own, int(batch.run_len[i]), bool(batch.newest_known[i]), room))
+            began = time.perf_counter()
+            draft = part.runner.propose(slots, len(followed))
+            part.seconds += time.perf_counter() - began
+            offset = None if self._laws is None or draft.q is None else self._laws.add(draft.q, draft.d2t)
+            for own_rows, row in zip(found, _split(draft, index, offset), strict=True):
+                own_rows.append(row)
+        return found
+
+    def _is_asked(self, index: int, one: Followed, before: Sequence[PartRow]) -> bool:
+        """Return whether a part is to draft for a request; all parts see its rows in any case."""
+        if self._rule == "first":
+            return not any(len(row) for row in before)
+        return self._rule != "learned" or index == self._preferred(one)
+
+    def _preferred(self, one: Followed) -> int:
+        """Return the part whose drafts are worth most to a request, or one whose worth has to be found out."""
+        count = len(self._parts)
+        if one.steps < TRIES * count:
+            return one.steps % count
+        if one.steps % AGAIN == 0:
+            return one.steps // AGAIN % count
+        worth = [
+            (1.0 + estimate.expected(part.k)) / (1.0 + COST[part.traits.weights])
+            for estimate, part in zip(one.estimates, self._parts, strict=True)
+        ]
+        return worth.index(max(worth))
+
+    def _choose(self, own: Sequence[PartRow], one: Followed, limit: int) -> PartRow:
+        if self._rule == "merge":
+            return rules.merge(own, one.estimates, limit)
+        if self._rule == "longest":
+            return rules.longest(own)
+        return rules.extend(own) if self._rule == "extend" else rules.first(own)
+
+    def _learn(self, one: Followed, tokens: IntArray) -> None:
+        """Compare the last drafts with what the request has gained since."""
+        gained = tokens[one.seen :].tolist()
+        one.seen = len(tokens)
+        if one.chosen is None or not gained:
+            return
+        for row, estimate in zip(one.drafted, one.estimates, strict=True):
+            if len(row):
+                estimate.learn(*depth_reached(row.tokens, row.parents, gained))
+        for node in range(len(one.chosen)):
+            self._parts[one.chosen.origin[node]].drafted += 1
+        for node in _path(one.chosen, gained):
+            self._parts[one.chosen.origin[node]].accepted += 1
+        one.drafted, one.chosen = [], None
+
+    def _commit(self, rows: Rows, followed: Sequence[Followed]) -> None:
+        """Hand the rows that the host delivered to the parts that read them."""
+        ends = np.searchsorted(rows.request, np.arange(len(followed) + 1))
+        for i, one in enumerate(followed):
+            low, high = int(ends[i]), int(ends[i + 1])
+            if low == high:
+                continue
+            end = int(rows.positions[high - 1]) + 1
+            # Of rows that come one a call, those between two calls are not missing: nobody asked for them.
+            begin = one.delivered if self._traits.rows == "last" and not rows.gap[i] else int(rows.positions[low])
+            one.delivered = end
+            hidden = None if rows.hidden is None else rows.hidden[low:high]
+            aux = None if rows.aux is None else rows.aux[low:high]
+            for part, own in zip(self._parts, one.parts, strict=True):
+                own_hidden = hidden if part.traits.hidden else None
+                own_aux = aux if part.traits.aux_layers else None
+                if own_aux is not None and part.columns is not None:
+                    own_aux = own_aux[:, part.columns]
+                part.runner.commit(own, begin, end - begin, own_hidden, own_aux)
+
+    def _draft(self, rows: Sequence[PartRow]) -> Draft:
+        """Return the rows in the form of the contract."""
+        tokens = np.asarray([token for row in rows for token in row.tokens], np.int32)
+        lengths = [len(row) for row in rows]
+        parents = None
+        if self._traits.shape == "tree":
+            each = (range(-1, len(row) - 1) if row.parents is None else row.parents for row in rows)
+            parents = np.asarray([parent for own in each for parent in own], np.int32)
+        drawn = None if self._laws is None else self._laws.q()
+        if drawn is None:
+            return Draft(lengths, tokens, parents)
+        q_row = [at for row in rows for at in (row.q_row or [-1] * len(row))]
+        return Draft(lengths, tokens, parents, q=drawn[0], q_row=np.asarray(q_row, np.int32), d2t=drawn[1])
+
+
+def _split(draft: Draft, part: int, offset: int | None) -> list[PartRow]:
+    """Return a host-form draft row by row."""
+    found = []
+    begin = 0
+    tokens = draft.tokens.tolist()
+    for length in draft.lengths or ():
+        if not length:
+            found.append(EMPTY)
+            continue
+        cut = slice(begin, begin + length)
+        parents = None if draft.parents is None else draft.parents[cut].tolist()
+        q_row = None
+        if offset is not None and draft.q_row is not None:
+            q_row = [at + offset if at >= 0 else -1 for at in draft.q_row[cut].tolist()]
+        found.append(PartRow(tokens[cut], parents, [part] * length, q_row))
+        begin += length
+    return found
+
+
+def _path(row: PartRow, gained: Sequence[int]) -> list[int]:
+    """Return the nodes of a draft that came true, from the first one on."""
+    path: list[int] = []
+    for node, token in enumerate(row.tokens):
+        parent = node - 1 if row.parents is None else row.parents[node]
+        if len(path) < len(gained) and parent == (path[-1] if path else -1) and token == gained[len(path)]:
+            path.append(node)
+    return path
