@@ -33,6 +33,7 @@ from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_ngram.options import NgramOptions
 from specdec_plugin_suffix.options import SuffixOptions, SuffixRequestOptions
 from specdec_testing import families
+from specdec_testing.commands import run_specdec
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(Path(__file__).parent))
@@ -101,17 +102,25 @@ class Reader:
         words = shlex.split(command)
         if words[:3] == ["pip", "install", "-e"]:
             return self.install(self.folder / words[3].partition("[")[0])
-        programs = {"specdec": [sys.executable, "-m", "specdec_core"], "python": [sys.executable]}
-        done = subprocess.run(
-            [*programs[words[0]], *words[1:]], env=self.environment(), capture_output=True, text=True, timeout=300
-        )
+        if words[0] == "specdec":
+            self.forget()
+            done = run_specdec(*words[1:], **self.environment())
+        else:
+            assert words[0] == "python", command
+            program, environment = [sys.executable, *words[1:]], {**os.environ, **self.environment()}
+            done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
         assert_shown(shown, done.stdout, command)
 
     def environment(self):
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
         ours = {"SPECDEC_KERNELS": "reference", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
-        return {**clean, **ours, "PYTHONPATH": os.pathsep.join(self.path)}
+        return {**ours, "PYTHONPATH": os.pathsep.join(self.path)}
+
+    def forget(self):
+        """Forget the modules of the page, which a later part of it may have rewritten."""
+        for name, module in list(sys.modules.items()):
+            if (getattr(module, "__file__", None) or "").startswith(str(self.folder)):
+                del sys.modules[name]
 
     def install(self, folder):
         """Do what an editable installation does, as far as it can be seen: metadata and source on the path."""
@@ -127,6 +136,7 @@ class Reader:
             lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
         (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
         self.path.append(str(info.parent))
+        self.monkeypatch.syspath_prepend(info.parent)
 
 
 def assert_shown(shown, output, command):
@@ -149,12 +159,10 @@ def assert_shown(shown, output, command):
 def test_a_page_can_be_followed_from_top_to_bottom(page, model, tmp_path, monkeypatch):
     (tmp_path / "path" / "to").mkdir(parents=True)
     (tmp_path / "path" / "to" / "model").symlink_to(model)
-    before = set(sys.modules)
+    reader = Reader(tmp_path, monkeypatch)
     with contextlib.redirect_stdout(io.StringIO()):
-        Reader(tmp_path, monkeypatch).follow(page)
-    for name in set(sys.modules) - before:
-        if name.startswith("specdec_plugin_bigram"):
-            del sys.modules[name]
+        reader.follow(page)
+    reader.forget()
 
 
 @every_page
