@@ -47,7 +47,8 @@ DISTRIBUTIONS = [
     for project in sorted(ROOT.glob(pattern))
 ]
 RUN = [README, *sorted(DOCS.glob("*.md")), *(folder / "README.md" for folder in DISTRIBUTIONS)]
-PAGES = [*RUN, BENCHMARKS, ROOT / "CHANGELOG.md"]
+CONTRIBUTING, MAP = ROOT / "CONTRIBUTING.md", DOCS / "index.md"
+PAGES = [*RUN, CONTRIBUTING, BENCHMARKS, ROOT / "CHANGELOG.md"]
 HOOKS = [name for name in dir(hookspecs) if hasattr(getattr(hookspecs, name), "specdec_spec")]
 COMMANDS = ("", "generate", "explain", "plugins", "plugins list", "plugins show", "plugins doctor")
 COMMANDS += ("suffix", "suffix inspect", "suffix merge", "vllm")
@@ -186,6 +187,37 @@ def test_relative_links_resolve(page):
 def test_the_readme_opens_with_the_two_commands():
     first = fences(README)[0]
     assert [command for command, _ in first.commands] == ["make demo", "make test"]
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 130
+
+
+@pytest.mark.parametrize("page", [CONTRIBUTING, MAP], ids=lambda page: page.name)
+def test_every_path_that_is_named_exists(page):
+    """A span is a path if it begins with a folder of the repository, or is a file in its root."""
+    tops = {entry.name for entry in ROOT.iterdir() if not entry.name.startswith(".venv")}
+    named = [span for span in spans(prose(page)) if span.rstrip("/").partition("/")[0] in tops]
+    assert len(named) > 15
+    for path in named:
+        assert list(ROOT.glob(path.rstrip("/"))), path
+
+
+def test_the_map_has_a_line_for_every_page_and_a_row_for_every_distribution():
+    rows = [row[0] for row in table(MAP, "Every page")]
+    linked = {(DOCS / link).resolve() for row in rows for link in re.findall(r"\]\(([^)]+)\)", row)}
+    assert {page.resolve() for page in DOCS.glob("*.md")} - {MAP.resolve()} <= linked
+    folders = {span for row in table(MAP, "How it fits together") for span in spans(f"`{row[0]}`")}
+    for folder in DISTRIBUTIONS:
+        name = str(folder.relative_to(ROOT))
+        assert any(each == name or each.startswith(f"{name}/src/") for each in folders), name
+
+
+def test_contributing_says_which_file_to_open_for_each_task():
+    tasks = table(CONTRIBUTING, "Which file to open")
+    assert len(tasks) == 10
+    for task, files in tasks:
+        assert [span for span in spans(files) if "/" in span], task
 
 
 def test_make_knows_every_target_that_a_page_names():

@@ -266,16 +266,3 @@ def test_transformers_is_never_left_to_ask_whether_code_may_run() -> None:
                 if "trust_remote_code" not in told and not by_source:
                     found.append(f"{file.relative_to(ROOT)}:{node.lineno}")  # type: ignore[attr-defined]
     assert not found
-
-
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/index.md"])
-def test_every_path_that_the_maps_of_the_house_name_is_there(page: str) -> None:
-    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
-    spans = [span for span in re.findall(r"`([^`\s]+)`", text) if "/" in span and not span.startswith(("'", "./"))]
-    paths = [
-        span
-        for span in spans
-        if re.match(r"(core|nn|testing|engine|plugins|integrations|tests|docs|benchmarks|\.ci)/", span)
-    ]
-    assert len(paths) > 5
-    assert [path for path in paths if not (ROOT / path).exists()] == []
