@@ -83,7 +83,7 @@ def _has_text(node: ast.AST) -> bool:
 
 @pytest.mark.parametrize("package", [CORE, NN, TESTING, ENGINE], ids=lambda folder: folder.name)
 def test_core_and_engine_name_no_method_and_never_branch_on_one(package: Path) -> None:
-    """Field log row 110: a host asks what a method can do, never what it is called."""
+    """A host asks what a method can do, never what it is called."""
     names = installed_methods()
     found = []
     for file in sources(package):

@@ -1,4 +1,4 @@
-"""EAGLE-2's dynamic trees: expand the likeliest nodes level by level, then keep the best of all (formats 2.2, 2.3)."""
+"""EAGLE-2's dynamic trees: expand the likeliest nodes level by level, then keep the best of all (arXiv 2406.16858, section 4)."""
 
 from __future__ import annotations
 

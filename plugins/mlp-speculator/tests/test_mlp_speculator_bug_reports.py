@@ -1,4 +1,4 @@
-"""Faults that users of other engines reported about MLP speculators: each stays away, by its field-log row."""
+"""Faults that users of other engines reported about MLP speculators: each stays away, by its row in docs/bug-reports.md."""
 
 from __future__ import annotations
 

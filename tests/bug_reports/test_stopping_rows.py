@@ -1,4 +1,4 @@
-"""Field log 1B, stopping: rows that concern stop rules, budgets and lookup; the rows themselves are in the README."""
+"""Stopping, as reported in docs/bug-reports.md: rows that concern stop rules, budgets and lookup; the table is docs/bug-reports.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Field log 1G: k fits the drafter's modules; at k = 0 nothing of speculation runs, and coming back costs nothing."""
+"""Configurations of docs/bug-reports.md: k fits the drafter's modules; at k = 0 nothing of speculation runs, and coming back costs nothing."""
 
 from __future__ import annotations
 

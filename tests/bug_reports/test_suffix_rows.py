@@ -1,4 +1,4 @@
-"""Field log rows about suffix decoding: its drafts past an end, its lengths, its cache without bound, its threads."""
+"""Bug reports (docs/bug-reports.md) about suffix decoding: its drafts past an end, its lengths, its cache without bound, its threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the field log that are about draft models, each as it was reported; more are named where they are tested."""
+"""Rows of docs/bug-reports.md that are about draft models, each as it was reported; more are named where they are tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Field log rows about heads that draft blocks: vocabularies, sizes, spellings, and the row of the newest id."""
+"""Bug reports (docs/bug-reports.md) about heads that draft blocks: vocabularies, sizes, spellings, and the row of the newest id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Field log rows about heads over the target's states, through the engine: limits, vocabularies, states, memory."""
+"""Bug reports (docs/bug-reports.md) about heads over the target's states, through the engine: limits, vocabularies, states, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Field log 1A, sampling and losslessness: the inputs of the reports, as far as what exists now can meet them."""
+"""Sampling and losslessness, as reported in docs/bug-reports.md: the inputs of the reports, as far as what exists now can meet them."""
 
 from __future__ import annotations
 
