@@ -245,6 +245,20 @@ def test_no_file_names_a_folder_of_somebodys_machine() -> None:
     assert not found, "\n".join(found)
 
 
+def test_a_source_is_a_paper_or_a_page_that_a_reader_has() -> None:
+    """Nothing cites a document that is not in the repository, or an issue by its number."""
+    # Written in pieces, so that this file is not found itself.
+    private = ("formats" + r"2?(\.md)?,? \(?\d", "field" + "[ -_]?log", "hf_" + "overrides section")
+    pattern = re.compile("|".join((*private, "issue" + r"s? #?\d", r"[a-z]#\d{2,}")), re.IGNORECASE)
+    found = []
+    for file in own_files():
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            pages = re.findall(r"\bdocs/[\w-]+\.md", line)
+            if pattern.search(line) or not all((ROOT / page).is_file() for page in pages):
+                found.append(f"{file.relative_to(ROOT)}, line {number}: {line.strip()[:100]}")
+    assert not found, "\n".join(found)
+
+
 def test_every_module_opens_with_a_sentence() -> None:
     bare = []
     for package in PACKAGES.values():

@@ -19,7 +19,7 @@ compact_numba = pytest.importorskip("specdec_nn.ops.compact.numba")
 
 BITS = {"reference": ancestor_bits_reference, "numba": trees_numba.ancestor_bits}
 COMPACT = {"reference": compact_reference, "numba": compact_numba.compact}
-# parents -> mask rows as the definition in docs/sources.md gives them, worked out by hand: column = row of the tree, newest id first.
+# parents -> mask rows by the definition in docs/sources.md, by hand: column = row of the tree, newest id first.
 KNOWN = [
     ([-1, -1, 0], "1000 1100 1010 1101", [0, 1, 1, 2]),
     ([-1, -1, 0, 1, 2], "100000 110000 101000 110100 101010 110101", [0, 1, 1, 2, 2, 3]),

@@ -1,4 +1,4 @@
-"""Bug reports (docs/bug-reports.md) about heads over the target's states, through the engine: limits, vocabularies, states, memory."""
+"""Heads over the target's states, docs/bug-reports.md, through the engine: limits, vocabularies, states, memory."""
 
 from __future__ import annotations
 

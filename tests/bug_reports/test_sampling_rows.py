@@ -1,4 +1,4 @@
-"""Sampling and losslessness, as reported in docs/bug-reports.md: the inputs of the reports, as far as what exists now can meet them."""
+"""Sampling and losslessness: the inputs of docs/bug-reports.md, as far as what exists now can meet them."""
 
 from __future__ import annotations
 

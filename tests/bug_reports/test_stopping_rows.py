@@ -1,4 +1,4 @@
-"""Stopping, as reported in docs/bug-reports.md: rows that concern stop rules, budgets and lookup; the table is docs/bug-reports.md."""
+"""Rows of docs/bug-reports.md about stop rules, budgets and lookup."""
 
 from __future__ import annotations
 

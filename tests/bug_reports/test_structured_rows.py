@@ -1,4 +1,4 @@
-"""Structured output, as reported in docs/bug-reports.md: the inputs of the reports, on an automaton over ids and real matchers."""
+"""Structured output: the inputs of docs/bug-reports.md, on an automaton over ids and real matchers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bug reports (docs/bug-reports.md) about heads that draft blocks: vocabularies, sizes, spellings, and the row of the newest id."""
+"""Rows of docs/bug-reports.md about heads that draft blocks: vocabularies, sizes, spellings, the newest id."""
 
 from __future__ import annotations
 

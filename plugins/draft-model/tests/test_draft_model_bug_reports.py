@@ -1,4 +1,4 @@
-"""Rows of docs/bug-reports.md that are about draft models, each as it was reported; more are named where they are tested."""
+"""Rows of docs/bug-reports.md about draft models, each as it was reported; that page names more tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ids target and drafter share: by what their tokenizers call them, padding apart, and by text (TLI, arXiv 2502.05202)."""
+"""Which ids target and drafter share: by name, padding apart, and by text (TLI, arXiv 2502.05202)."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_this_enumeration_sees_children_of_another_law_than_they_are_said_to_hav
     p, q = laws(0, (), 4), laws(100, (), 4, zeros=False)
     assert_differs(law_of_a_node(p, q, drawn_children(p, ["q"])), p)
     best = int(np.argmax(q))
-    assert_differs(law_of_a_node(p, q, [(ONE, [best], [True])]), p)  # docs/bug-reports.md, row 1: a soft law for an argmax
+    assert_differs(law_of_a_node(p, q, [(ONE, [best], [True])]), p)  # docs/bug-reports.md, row 1
     ordered = [(chance, sorted(tokens), soft) for chance, tokens, soft in drawn_children(q, ["q", "q"])]
     assert_differs(law_of_a_node(p, q, ordered), p)  # not in the order of drawing
 

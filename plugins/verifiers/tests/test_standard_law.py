@@ -99,7 +99,7 @@ def test_a_draft_vocabulary_in_any_order(kernels, emit, transitions):
 
 
 def test_laws_of_a_coarse_dtype_are_used_as_the_drafts_were_drawn_from_them(kernels, emit, transitions):
-    """docs/bug-reports.md, row 2: what was drawn in bfloat16 is compared with the bfloat16 law, which does not add up to 1."""
+    """docs/bug-reports.md, row 2: drawn in bfloat16, compared with the bfloat16 law, which does not add up to 1."""
     coarse = torch.from_numpy(DRAFTER).bfloat16().float().numpy()
     assert np.abs(coarse.sum(1) - 1).max() > 1e-3
     verdict = emit(TABLE, NEWEST, chains(np.random.default_rng(9), "soft", coarse), verifier=Standard(kernels))

@@ -84,7 +84,7 @@ def mend_expanding() -> str | None:
     if not hasattr(torch.ops._C, "expand_kernel_impl") or not is_wrong(original):
         return None
     patching.replace(MODULE, NAME, expand)
-    return "sampling with drafts on CPUs mended"
+    return "sampling with drafts on CPUs fixed"
 
 
 def mend_empty_steps() -> str | None:

@@ -117,7 +117,7 @@ def _fit(states: Sequence[int], num_layers: int) -> bool:
 
 
 def default_layer_ids(num_layers: int, draft_layers: int) -> tuple[int, ...]:
-    """Return the layers of a target whose output a head of `draft_layers` layers reads by default (docs/checkpoints.md)."""
+    """Return the layers of a target that a head of `draft_layers` layers reads by default (docs/checkpoints.md)."""
     if draft_layers == 1:
         return (num_layers // 2,)
     return tuple(round(1 + i * (num_layers - 4) / (draft_layers - 1)) for i in range(draft_layers))
