@@ -156,7 +156,15 @@ def assert_shown(shown, output, command):
     assert not shown or anywhere or at == len(actual), f"$ {command}\nprints more than is shown:\n{output}"
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+# It installs a distribution, examines it with the doctor and runs its tests, each in a process of its own.
+LONG_PAGE = DOCS / "plugin-in-ten-minutes.md"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow) if page == LONG_PAGE else page for page in RUN],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_a_page_can_be_followed_from_top_to_bottom(page, model, tmp_path, monkeypatch):
     (tmp_path / "path" / "to").mkdir(parents=True)
     (tmp_path / "path" / "to" / "model").symlink_to(model)

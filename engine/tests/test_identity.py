@@ -21,7 +21,8 @@ MODES = {
 }
 NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 both_temperatures = pytest.mark.parametrize("temperature", [0.0, 0.8])
-all_modes = pytest.mark.parametrize("mode", ["free-fp32", pytest.param("fixed-fp32", marks=pytest.mark.slow), "fixed-bf16"])
+SLOW_MODE = pytest.param("fixed-fp32", marks=pytest.mark.slow)
+all_modes = pytest.mark.parametrize("mode", ["free-fp32", SLOW_MODE, "fixed-bf16"])
 
 
 def setting(mode: str, family: str = "llama") -> tuple[Any, dict[str, Any]]:

@@ -168,6 +168,7 @@ def test_doctor_tells_the_stage_each_plugin_reached_and_fails_if_one_did(site):
     assert "lookup_max" in problems["silent"]
 
 
+@pytest.mark.slow
 def test_doctor_gives_up_on_a_plugin_that_hangs(site):
     site.proposer("slow", "import time; time.sleep(100)")
     done = site.specdec("plugins", "doctor", "slow", "--timeout", "2")

@@ -92,7 +92,7 @@ def resolve(
         raise AssertionError(settling.problems)  # finish() has raised
     lossy = _flag(settling, verifier, "specdec_verifier_is_lossy")
     if lossy:
-        settling.decide("lossy", True, f"the verifier {verifier.name} changes the target's law")
+        settling.decide("lossy", True, f"the verifier {verifier.name} changes the target's distribution")
     emits_host_draws = _flag(settling, verifier, "specdec_verifier_emits_host_draws")
     settle_noise(settling, verifier.name, traits, emits_host_draws=emits_host_draws)
     return ResolvedConfig(
