@@ -106,6 +106,7 @@ def test_laws_of_a_coarse_dtype_are_used_as_the_drafts_were_drawn_from_them(kern
     assert_all_places_follow(verdict, transitions, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["soft", "one-hot", "mixed"])
 @pytest.mark.parametrize("most", [1, 2, 3, 4])
 def test_trees(most, kind, kernels, emit, transitions):
