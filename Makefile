@@ -1,6 +1,6 @@
 # make demo   a real model answers with and without speculation
 # make install   the environment, .venv, with everything that development needs
-# make test   all tests
+# make test   all tests; test-fast   those that are not marked `slow`, in two minutes
 # make test-versions   those that touch transformers, typer and click, with the oldest and the newest of these
 # make test-vllm   those of the vLLM integration, in an environment with vLLM for CPUs; test-vllm-fast   a part of them
 # Each makes its environment on first use; `make lint` and `make wheels-check` are what CI runs besides the tests.
@@ -20,7 +20,7 @@ VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check
 VLLM_DISTRIBUTIONS := core nn testing $(PLUGINS) integrations/vllm
 VLLM_REQUIREMENTS := integrations/vllm/requirements-test.txt
 
-.PHONY: demo install test test-versions test-vllm test-vllm-fast lint format bench wheels wheels-check clean
+.PHONY: demo install test test-fast test-versions test-vllm test-vllm-fast lint format bench wheels wheels-check clean
 
 # The oldest and the newest releases that are tried; torch is the same, since another may bring a CUDA build.
 OLDEST_VENV := .venv-oldest
@@ -40,6 +40,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 25
+
+# For every change: at most two minutes on two cores.
+test-fast: $(STAMP)
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not real_model" --durations 8
 
 test-versions: $(VERSION_STAMPS)
 	@for venv in $(OLDEST_VENV) $(NEWEST_VENV); do \

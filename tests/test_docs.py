@@ -33,6 +33,7 @@ from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_ngram.options import NgramOptions
 from specdec_plugin_suffix.options import SuffixOptions, SuffixRequestOptions
 from specdec_testing import families
+from specdec_testing.commands import run_specdec
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(Path(__file__).parent))
@@ -46,7 +47,8 @@ DISTRIBUTIONS = [
     for project in sorted(ROOT.glob(pattern))
 ]
 RUN = [README, *sorted(DOCS.glob("*.md")), *(folder / "README.md" for folder in DISTRIBUTIONS)]
-PAGES = [*RUN, BENCHMARKS, ROOT / "CHANGELOG.md"]
+CONTRIBUTING, MAP = ROOT / "CONTRIBUTING.md", DOCS / "index.md"
+PAGES = [*RUN, CONTRIBUTING, BENCHMARKS, ROOT / "CHANGELOG.md"]
 HOOKS = [name for name in dir(hookspecs) if hasattr(getattr(hookspecs, name), "specdec_spec")]
 COMMANDS = ("", "generate", "explain", "plugins", "plugins list", "plugins show", "plugins doctor")
 COMMANDS += ("suffix", "suffix inspect", "suffix merge", "vllm")
@@ -101,17 +103,25 @@ class Reader:
         words = shlex.split(command)
         if words[:3] == ["pip", "install", "-e"]:
             return self.install(self.folder / words[3].partition("[")[0])
-        programs = {"specdec": [sys.executable, "-m", "specdec_core"], "python": [sys.executable]}
-        done = subprocess.run(
-            [*programs[words[0]], *words[1:]], env=self.environment(), capture_output=True, text=True, timeout=300
-        )
+        if words[0] == "specdec":
+            self.forget()
+            done = run_specdec(*words[1:], **self.environment())
+        else:
+            assert words[0] == "python", command
+            program, environment = [sys.executable, *words[1:]], {**os.environ, **self.environment()}
+            done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
         assert_shown(shown, done.stdout, command)
 
     def environment(self):
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
         ours = {"SPECDEC_KERNELS": "reference", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
-        return {**clean, **ours, "PYTHONPATH": os.pathsep.join(self.path)}
+        return {**ours, "PYTHONPATH": os.pathsep.join(self.path)}
+
+    def forget(self):
+        """Forget the modules of the page, which a later part of it may have rewritten."""
+        for name, module in list(sys.modules.items()):
+            if (getattr(module, "__file__", None) or "").startswith(str(self.folder)):
+                del sys.modules[name]
 
     def install(self, folder):
         """Do what an editable installation does, as far as it can be seen: metadata and source on the path."""
@@ -127,6 +137,7 @@ class Reader:
             lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
         (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
         self.path.append(str(info.parent))
+        self.monkeypatch.syspath_prepend(info.parent)
 
 
 def assert_shown(shown, output, command):
@@ -145,16 +156,22 @@ def assert_shown(shown, output, command):
     assert not shown or anywhere or at == len(actual), f"$ {command}\nprints more than is shown:\n{output}"
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+# It installs a distribution, examines it with the doctor and runs its tests, each in a process of its own.
+LONG_PAGE = DOCS / "plugin-in-ten-minutes.md"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow) if page == LONG_PAGE else page for page in RUN],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_a_page_can_be_followed_from_top_to_bottom(page, model, tmp_path, monkeypatch):
     (tmp_path / "path" / "to").mkdir(parents=True)
     (tmp_path / "path" / "to" / "model").symlink_to(model)
-    before = set(sys.modules)
+    reader = Reader(tmp_path, monkeypatch)
     with contextlib.redirect_stdout(io.StringIO()):
-        Reader(tmp_path, monkeypatch).follow(page)
-    for name in set(sys.modules) - before:
-        if name.startswith("specdec_plugin_bigram"):
-            del sys.modules[name]
+        reader.follow(page)
+    reader.forget()
 
 
 @every_page
@@ -178,6 +195,37 @@ def test_relative_links_resolve(page):
 def test_the_readme_opens_with_the_two_commands():
     first = fences(README)[0]
     assert [command for command, _ in first.commands] == ["make demo", "make test"]
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 130
+
+
+@pytest.mark.parametrize("page", [CONTRIBUTING, MAP], ids=lambda page: page.name)
+def test_every_path_that_is_named_exists(page):
+    """A span is a path if it begins with a folder of the repository, or is a file in its root."""
+    tops = {entry.name for entry in ROOT.iterdir() if not entry.name.startswith(".venv")}
+    named = [span for span in spans(prose(page)) if span.rstrip("/").partition("/")[0] in tops]
+    assert len(named) > 15
+    for path in named:
+        assert list(ROOT.glob(path.rstrip("/"))), path
+
+
+def test_the_map_has_a_line_for_every_page_and_a_row_for_every_distribution():
+    rows = [row[0] for row in table(MAP, "Every page")]
+    linked = {(DOCS / link).resolve() for row in rows for link in re.findall(r"\]\(([^)]+)\)", row)}
+    assert {page.resolve() for page in DOCS.glob("*.md")} - {MAP.resolve()} <= linked
+    folders = {span for row in table(MAP, "How it fits together") for span in spans(f"`{row[0]}`")}
+    for folder in DISTRIBUTIONS:
+        name = str(folder.relative_to(ROOT))
+        assert any(each == name or each.startswith(f"{name}/src/") for each in folders), name
+
+
+def test_contributing_says_which_file_to_open_for_each_task():
+    tasks = table(CONTRIBUTING, "Which file to open")
+    assert len(tasks) == 10
+    for task, files in tasks:
+        assert [span for span in spans(files) if "/" in span], task
 
 
 def test_make_knows_every_target_that_a_page_names():

@@ -50,6 +50,7 @@ async def freed(llm: AsyncLLM) -> None:
     await llm.abort("nobody")
 
 
+@pytest.mark.slow
 def test_fifty_callers_with_random_aborts_get_what_each_would_get_alone(model: Any) -> None:
     rng = np.random.default_rng(0)
     texts = prompts(tuple(int(n) for n in rng.integers(1, 40, CALLERS)))

@@ -1,4 +1,4 @@
-"""`specdec generate` from the outside: a process gets a model folder and prompts, and answers in text or JSON."""
+"""`specdec generate` from the outside: it gets a model folder and prompts, and answers in text or JSON."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from words import model_folder
 from specdec_core.errors import RequestError
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.cli import command
+from specdec_testing.commands import run_specdec
 
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}'
 MINE = '''
@@ -47,11 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model_folder(tmp_path_factory.mktemp("model") / "tiny")
 
 
-def specdec(*arguments: Any, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "specdec_core", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300, check=False)
-
-
 def objects(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -79,7 +75,7 @@ def said(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_several_prompts_in_json_with_speculation_compared(folder: Path, answers: Any) -> None:
     prompts = ["--prompt", "the cat", "--prompt", "日本", "--prompt", "a hat and a hat"]
-    done = specdec("generate", folder, *prompts, "-sc", NGRAM, "--max-tokens", 12, "--compare", "--json")
+    done = run_specdec("generate", folder, *prompts, "-sc", NGRAM, "--max-tokens", 12, "--compare", "--json")
     found = objects(done)
     assert said(found) == answers["plain"]
     assert [data["compare"] for data in found] == ["identical"] * 3
@@ -93,7 +89,7 @@ def test_several_prompts_in_json_with_speculation_compared(folder: Path, answers
 def test_a_text_file_has_a_prompt_a_line(folder: Path, answers: Any, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("the cat\n\n日本\na hat and a hat\n", encoding="utf-8")
-    found = objects(specdec("generate", folder, "--prompts", file, "--max-tokens", 12, "--json"))
+    found = objects(run_specdec("generate", folder, "--prompts", file, "--max-tokens", 12, "--json"))
     assert said(found) == answers["plain"]
     assert set(found[0]) == {"text", "token_ids", "finish_reason", "stop_reason", "metrics"}
 
@@ -105,11 +101,11 @@ def test_a_jsonl_file_has_prompts_or_turns_and_chat_uses_the_template(
     lines = [{"prompt": "the cat"}, {"turns": ["日本", "later"], "id": 7}, {"prompt": "a hat and a hat"}]
     file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     arguments = ("generate", folder, "--prompts", file, "--chat", "--max-tokens", 12, "--json", "-sc", NGRAM)
-    assert said(objects(specdec(*arguments, "--decode-width", 4))) == answers["chat"]
+    assert said(objects(run_specdec(*arguments, "--decode-width", 4))) == answers["chat"]
 
 
 def test_standard_input_is_one_prompt_and_text_goes_out(folder: Path, answers: Any) -> None:
-    done = specdec("generate", folder, "--max-tokens", 12, stdin="the cat\n")
+    done = run_specdec("generate", folder, "--max-tokens", 12, stdin="the cat\n")
     assert done.returncode == 0, done.stderr
     first, rest = done.stdout.split("\n", 1)
     assert first == "> the cat"
@@ -119,8 +115,8 @@ def test_standard_input_is_one_prompt_and_text_goes_out(folder: Path, answers: A
 
 def test_streams_print_the_text_and_a_sampled_run_compares_as_identical(folder: Path) -> None:
     common = ("--prompt", "the cat", "--max-tokens", 15, "--temperature", 0.8, "--seed", 3)
-    (quiet,) = objects(specdec("generate", folder, *common, "--json"))
-    done = specdec("generate", folder, *common, "-sc", NGRAM, "--stream", "--compare")
+    (quiet,) = objects(run_specdec("generate", folder, *common, "--json"))
+    done = run_specdec("generate", folder, *common, "-sc", NGRAM, "--stream", "--compare")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"> the cat\n{quiet['text']}\n")
     assert "[against plain decoding: identical]" in done.stdout
@@ -131,7 +127,7 @@ def test_a_proposer_in_one_file_needs_no_package(folder: Path, answers: Any, tmp
     file.write_text(MINE)
     config = '{"method": "mine", "num_speculative_tokens": 2}'
     arguments = ("--plugin", f"mine={file}", "--prompt", "the cat", "--max-tokens", 12, "--json", "--compare")
-    (found,) = objects(specdec("generate", folder, "-sc", config, *arguments))
+    (found,) = objects(run_specdec("generate", folder, "-sc", config, *arguments))
     assert said([found]) == answers["plain"][:1]
     assert found["metrics"]["drafted"] > 0
     assert found["compare"] == "identical"
@@ -141,7 +137,7 @@ def test_any_sampling_parameter_comes_as_json(folder: Path) -> None:
     given = {"top_k": 1, "stop": [" c"], "logprobs": 1, "prompt_logprobs": 0, "logit_bias": {"67": 100.0, "68": 100.0}}
     params = SamplingParams(max_tokens=12, temperature=0.0, **{**given, "logit_bias": {67: 100.0, 68: 100.0}})
     arguments = ("--prompt", "the cat", "--max-tokens", 12, "--sampling-params", json.dumps(given), "--json")
-    (found,) = objects(specdec("generate", folder, *arguments))
+    (found,) = objects(run_specdec("generate", folder, *arguments))
     with LLM(str(folder)) as llm:
         (result,) = llm.generate("the cat", params)
     answer = result.outputs[0]
@@ -175,8 +171,17 @@ def test_bad_sampling_parameters_are_refused_before_a_model_is_looked_at(given: 
         command(["no-such-folder", "--prompt", "a", *given])
 
 
+def test_the_program_answers_a_prompt_from_standard_input_like_its_entry_function(folder: Path) -> None:
+    arguments = ["generate", str(folder), "--max-tokens", "12", "--json"]
+    program = [sys.executable, "-m", "specdec_core", *arguments]
+    done = subprocess.run(program, input="日本\n", capture_output=True, text=True, timeout=300, check=False)
+    inside = run_specdec(*arguments, stdin="日本\n")
+    assert said(objects(done)) == said(objects(inside))
+    assert done.stderr == inside.stderr == ""
+
+
 def test_help_names_every_option() -> None:
-    done = specdec("generate", "--help")
+    done = run_specdec("generate", "--help")
     assert done.returncode == 0
     for option in ("--prompt", "--prompts", "--speculative-config", "--compare", "--decode-width", "--plugin"):
         assert option in done.stdout
@@ -215,7 +220,7 @@ def test_bad_input_is_one_line_and_exit_code_two(case: str, folder: Path, tmp_pa
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "lines.jsonl").write_text('{"prompt": "a"}\n["a"]\n')
     arguments = [str(tmp_path / files[a]) if a in files else a for a in arguments]
-    done = specdec("generate", folder, *arguments)
+    done = run_specdec("generate", folder, *arguments)
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert done.stdout == ""
     assert named in done.stderr
@@ -233,7 +238,7 @@ def test_a_model_that_cannot_be_loaded_is_one_line_and_exit_code_two(files: Any,
         model.mkdir()
     for name, content in (files or {}).items():
         (model / name).write_text(content)
-    done = specdec("generate", model, "--prompt", "a")
+    done = run_specdec("generate", model, "--prompt", "a")
     assert (done.returncode, done.stdout) == (2, "")
     assert named in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr

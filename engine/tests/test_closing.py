@@ -57,6 +57,7 @@ def alive(held: dict[str, weakref.ref[Any]]) -> list[str]:
     return [name for name, reference in held.items() if reference() is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["none", "ngram", "draft_model"])
 def test_all_goes_after_generate_though_the_engine_is_held(folder: Path, method: str) -> None:
     llm = LLM(folder, config_of(method, folder), max_model_len=128)
@@ -127,6 +128,7 @@ def test_a_build_that_fails_late_leaves_no_hook_and_no_drafter(monkeypatch: pyte
     assert all(not part._forward_hooks and not part._forward_pre_hooks for part in model.modules())
 
 
+@pytest.mark.slow
 def test_many_engines_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "specdec_engine")  # pytest would keep every line that is logged
     caplog.set_level(logging.ERROR, "specdec_engine.kv_plan")

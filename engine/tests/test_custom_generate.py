@@ -167,6 +167,7 @@ def test_the_engine_goes_with_its_model_and_not_with_copies() -> None:
     assert [ref() for ref in gone] == [None, None]
 
 
+@pytest.mark.slow
 def test_seeds_come_from_torch_and_greedy_calls_take_none() -> None:
     model, inputs = target("llama"), batch((14, 9))
     chosen = settings(do_sample=True, num_return_sequences=2)

@@ -11,7 +11,8 @@ from runs import LENGTHS, ControllerPlugin, VaryingController, ids_of, params, p
 
 from specdec_testing.stubs import Garbage, Perfect, Stub
 
-FAMILIES = ("llama", "gpt2", "qwen3", "gemma3", "mistral", "gpt_oss")
+OTHERS = ("gpt2", "qwen3", "gemma3", "mistral", "gpt_oss")
+FAMILIES = ("llama", *(pytest.param(family, marks=pytest.mark.slow) for family in OTHERS))
 # (dtype, decode width): free width in float32, fixed width in both.
 MODES = {
     "free-fp32": (torch.float32, None),
@@ -20,7 +21,8 @@ MODES = {
 }
 NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 both_temperatures = pytest.mark.parametrize("temperature", [0.0, 0.8])
-all_modes = pytest.mark.parametrize("mode", MODES)
+SLOW_MODE = pytest.param("fixed-fp32", marks=pytest.mark.slow)
+all_modes = pytest.mark.parametrize("mode", ["free-fp32", SLOW_MODE, "fixed-bf16"])
 
 
 def setting(mode: str, family: str = "llama") -> tuple[Any, dict[str, Any]]:
@@ -98,6 +100,7 @@ def test_four_samples_of_a_prompt_differ_and_each_equals_its_plain_one(mode: str
         assert ids_of(run(model, texts, sampling, stub, **llm)) == ids_of(plain)
 
 
+@pytest.mark.slow
 @all_modes
 @both_temperatures
 def test_a_request_says_the_same_alone_and_in_batches_of_any_size(mode: str, temperature: float) -> None:

@@ -132,6 +132,7 @@ json.dump(said, sys.stdout)
 """
 
 
+@pytest.mark.slow
 def test_hub_ids_are_found_in_the_cache_without_a_connection_and_others_are_one_clear_error(tmp_path: Path) -> None:
     first = model_folder(tmp_path / "first")
     other = model_folder(tmp_path / "other")

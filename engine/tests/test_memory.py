@@ -213,6 +213,7 @@ with LLM(hf_model=model, max_num_seqs=10**7) as llm:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="sizes of a process are read from /proc")
 def test_a_process_under_a_limit_of_addresses_plans_within_it_and_runs() -> None:
     done = subprocess.run([sys.executable, "-c", UNDER_A_LIMIT], capture_output=True, text=True, timeout=300)

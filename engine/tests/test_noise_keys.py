@@ -161,6 +161,7 @@ def shared_cache(verifier: str) -> np.ndarray:
 SOURCES = {"memory": remembered, "prompt": pasted, "options": hinted, "suffix": shared_cache}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verifier", EXACT)
 @pytest.mark.parametrize("source", SOURCES)
 def test_drafts_of_text_made_with_the_same_seed_leave_the_targets_distribution(source: str, verifier: str) -> None:

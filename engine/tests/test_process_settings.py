@@ -24,6 +24,8 @@ from specdec_testing.settings import unchanged
 from specdec_testing.stubs import Null, stub_plugin
 from specdec_testing.targets import tiny_target
 
+pytestmark = pytest.mark.slow
+
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 
 

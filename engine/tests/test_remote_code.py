@@ -146,6 +146,7 @@ def test_explain_refuses_what_generate_refuses(
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_the_command_asks_nobody_and_takes_its_own_option(tmp_path: Path, marker: Path) -> None:
     folder = folder_of(tmp_path / "model", marker, "config")
     arguments = ["-m", "specdec_core", "generate", str(folder), "--prompt", "the cat", "--max-tokens", "2"]

@@ -28,7 +28,11 @@ MODES = {
     "fixed-fp32": (torch.float32, 8),
     "fixed-bf16": (torch.bfloat16, 8),
 }
-all_modes = pytest.mark.parametrize("mode", MODES)
+SLOW_MODE = pytest.param("fixed-fp32", marks=pytest.mark.slow)
+all_modes = pytest.mark.parametrize("mode", ["free-fp32", SLOW_MODE, "fixed-bf16"])
+
+OFTEN = ("llama", "gemma3")
+FAMILIES = [*OFTEN, *(pytest.param(name, marks=pytest.mark.slow) for name in sorted({*RIGHT} - {*OFTEN}))]
 
 
 def setting(mode: str, family: str = "llama") -> tuple[Any, dict[str, Any]]:
@@ -58,7 +62,7 @@ def logprobs_of(results: Any) -> list[Any]:
     return [[sample.logprobs for sample in result.outputs] for result in results]
 
 
-@pytest.mark.parametrize("family", sorted(RIGHT))
+@pytest.mark.parametrize("family", FAMILIES)
 @all_modes
 def test_every_tree_gives_the_plain_tokens_in_a_mixed_batch(family: str, mode: str) -> None:
     """And at a fixed width the very same logits, whatever stands beside a row in its tree."""

@@ -21,6 +21,8 @@ from numba.core import config
 
 from specdec_nn.ops.cpu import jit
 
+pytestmark = pytest.mark.slow
+
 ATTEND = """
 import torch, numpy as np
 from specdec_nn.ops.attention.reference import AttentionStep, attention_reference

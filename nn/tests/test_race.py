@@ -158,6 +158,7 @@ def test_winners_follow_the_law(op, key):
     assert chisquare(observed[alive], expected / expected.sum() * n).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_the_triton_form_is_equal_under_its_interpreter():
     pytest.importorskip("triton")
     script = Path(__file__).with_name("interpreted_race.py")
@@ -178,6 +179,7 @@ print(triton.compile(source, target=GPUTarget("cuda", 80, 32), options=race_trit
 """
 
 
+@pytest.mark.slow
 def test_the_triton_form_compiles_for_a_gpu_without_contraction_and_with_whole_constants(tmp_path):
     """No GPU is needed to see that float64 operations stay apart and that no constant was cut to float32."""
     pytest.importorskip("triton")

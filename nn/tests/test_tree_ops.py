@@ -19,7 +19,7 @@ compact_numba = pytest.importorskip("specdec_nn.ops.compact.numba")
 
 BITS = {"reference": ancestor_bits_reference, "numba": trees_numba.ancestor_bits}
 COMPACT = {"reference": compact_reference, "numba": compact_numba.compact}
-# parents -> mask rows as formats 16.4 and 16.5 print them: column = row of the tree, newest id first.
+# parents -> mask rows by the definition in docs/sources.md, by hand: column = row of the tree, newest id first.
 KNOWN = [
     ([-1, -1, 0], "1000 1100 1010 1101", [0, 1, 1, 2]),
     ([-1, -1, 0, 1, 2], "100000 110000 101000 110100 101010 110101", [0, 1, 1, 2, 2, 3]),
@@ -154,6 +154,7 @@ def test_a_layer_that_comes_later_is_moved_too(op):
     assert all(torch.equal(part[target // 7, :, target % 7], w) for part, w in zip(pages, want, strict=True))
 
 
+@pytest.mark.slow
 def test_the_triton_forms_are_equal_under_their_interpreter():
     pytest.importorskip("triton")
     script = Path(__file__).with_name("interpreted_trees.py")
@@ -178,6 +179,7 @@ for kernel, kinds, constants in ((trees_triton._walk, bits, dict(WORDS=8, SIZE=t
 """
 
 
+@pytest.mark.slow
 def test_the_triton_forms_compile_for_a_gpu(tmp_path):
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}

@@ -143,6 +143,7 @@ def test_weights_are_exponentials_and_never_rise_with_distance():
     assert weights(torch.tensor([0.0, -math.inf])).tolist() == [2**WEIGHT_BITS, 0]
 
 
+@pytest.mark.slow
 def test_the_triton_form_is_equal_under_its_interpreter():
     pytest.importorskip("triton")
     script = Path(__file__).with_name("interpreted_truncate.py")
@@ -163,6 +164,7 @@ print(triton.compile(source, target=GPUTarget("cuda", 80, 32), options=truncate_
 """
 
 
+@pytest.mark.slow
 def test_the_triton_form_compiles_for_a_gpu_with_operations_that_are_rounded_on_their_own(tmp_path):
     """No GPU is needed to see that nothing is contracted and that the division is the exact one."""
     pytest.importorskip("triton")

@@ -41,6 +41,7 @@ assert len(found) == 160 and all(ids == want for ids in found)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", ["workqueue", "default"])
 def test_parallel_kernels_run_in_several_threads_on_any_threading_layer_of_numba(layer: str) -> None:
     environment = {**os.environ, "NUMBA_THREADING_LAYER": layer, "NUMBA_NUM_THREADS": "2"}

@@ -108,6 +108,7 @@ def test_a_spoilt_text_fails_every_check(name):
         getattr(Spoilt(), name)(Subject("garbage", {}, plugins))
 
 
+@pytest.mark.slow
 def test_the_kit_imports_no_engine():
     modules = "contract identity stubs breakers recording laws table targets".split()
     imports = "; ".join(f"import specdec_testing.{name}" for name in modules)

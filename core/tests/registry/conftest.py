@@ -18,6 +18,7 @@ from specdec_core.errors import ConfigError
 from specdec_core.registry.catalog import Catalog, Record
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
+from specdec_testing.commands import run_specdec
 
 PROPOSERS = "specdec.proposers.v1"
 VERIFIERS = "specdec.verifiers.v1"
@@ -96,7 +97,11 @@ class Site:
             [sys.executable, *command], env=env, capture_output=True, text=True, timeout=120, check=False
         )
 
-    def specdec(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def specdec(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line in this process; processes that it starts find the folder as well."""
+        return run_specdec(*arguments, PYTHONPATH=str(self.folder))
+
+    def fresh_specdec(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run the command line in a fresh process."""
         return self.run("-m", "specdec_core", *arguments, **environment)
 

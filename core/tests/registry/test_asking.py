@@ -89,6 +89,7 @@ def test_a_swapped_target_is_found_without_an_import(site, settle, tmp_path):
     assert not imported("alpha")
 
 
+@pytest.mark.slow
 def test_one_that_hangs_and_one_that_dies_are_named_and_cost_their_limit_once(site, settle, checkpoint, tmp_path):
     marker = tmp_path / "tried"
     site.proposer("a_dies", DIES)

@@ -1,4 +1,4 @@
-"""What the command line promises, each test in fresh processes over real entry points."""
+"""What the command line promises, over real entry points; in a fresh process where imports and warnings count."""
 
 import json
 
@@ -168,6 +168,7 @@ def test_doctor_tells_the_stage_each_plugin_reached_and_fails_if_one_did(site):
     assert "lookup_max" in problems["silent"]
 
 
+@pytest.mark.slow
 def test_doctor_gives_up_on_a_plugin_that_hangs(site):
     site.proposer("slow", "import time; time.sleep(100)")
     done = site.specdec("plugins", "doctor", "slow", "--timeout", "2")
@@ -280,7 +281,7 @@ def test_warnings_are_one_line_each(site, model):
     site.verifiers("coupled")
     site.proposer("beta", DETECTS.replace("lookup_max", "depth"))
     config = '{"method": "alpha", "num_speculative_tokens": 3, "depth": 1}'
-    done = site.specdec("explain", "--model", model, "--speculative-config", config, PYTHONWARNINGS="default")
+    done = site.specdec("explain", "--model", model, "--speculative-config", config)
     assert done.returncode == 0
     assert done.stderr == "warning: depth is an option of the method beta, not of alpha: it is ignored\n"
 
@@ -299,7 +300,7 @@ def command(args):
 def test_a_command_of_another_distribution_is_imported_only_when_it_is_called_or_for_help(site):
     site.dist("hello", {"specdec.commands.v1": {"hello": "hello_cli", "bad": "bad_cli"}}, {"hello_cli.py": COMMAND})
     (site.folder / "bad_cli.py").write_text("raise RuntimeError('not asked')")
-    done = site.specdec("hello", "--help", "--debug")
+    done = site.fresh_specdec("hello", "--help", "--debug")
     assert (done.stdout, done.returncode) == ("hello --help --debug False\n", 2)
     help_text = site.specdec("--help").stdout
     assert "Says hello to people." in help_text
@@ -315,7 +316,7 @@ def test_help_names_every_command_and_no_arguments_is_help(site):
         assert all(word in done.stdout for word in ("plugins", "explain", "--debug"))
     done = site.specdec("plugins", "--help")
     assert all(word in done.stdout for word in ("list", "show", "doctor"))
-    assert site.specdec("--version").stdout.startswith("specdec-core ")
+    assert site.fresh_specdec("--version").stdout.startswith("specdec-core ")
 
 
 def test_an_unknown_command_is_a_usage_error(site):

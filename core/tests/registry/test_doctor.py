@@ -35,6 +35,7 @@ def test_a_light_plugin_has_nothing_said_of_it(site):
     assert found["import_seconds"] < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_plugin_that_changes_what_belongs_to_everybody_is_named_with_it(site, what):
     site.proposer("bad", CHANGES[what] + MAKES)
@@ -44,6 +45,7 @@ def test_a_plugin_that_changes_what_belongs_to_everybody_is_named_with_it(site, 
     assert said == f"importing it changes {what}"
 
 
+@pytest.mark.slow
 def test_heavy_imports_are_named(site):
     site.proposer("heavy", "import torch\n" + MAKES)
     (note,) = examine(site, "heavy")["heavy"]["notes"]

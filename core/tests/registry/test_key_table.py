@@ -85,7 +85,7 @@ def test_a_refused_key_says_why_and_what_to_do_unless_it_asks_for_what_happens_a
     known = KEYS[key]
     assert refused(**{key: "anything"}) == {key: f"{key}: {known.reason} ({known.step})"}
     for value in known.harmless:
-        assert reasons(given(**{key: value}))[key] == "it asks for what happens anyway"
+        assert reasons(given(**{key: value}))[key] == "already the default"
         if value is True:
             assert set(refused(**{key: 1})) == {key}
 
@@ -101,13 +101,13 @@ def test_an_option_that_nothing_selected_has_is_ignored_with_a_warning_that_says
     ]
     assert reasons(resolved)[key] == f"ignored: an option of {known.of}"
     for value in known.harmless:
-        assert reasons(given(**{key: value}))[key] == "it asks for what happens anyway"
+        assert reasons(given(**{key: value}))[key] == "already the default"
 
 
 @pytest.mark.parametrize("key", {**of(NoEffect), **of(Refused), **of(Option), **of(Old)})
 def test_null_counts_as_left_out(given, key):
     resolved = given(**{key: None})
-    assert reasons(resolved)[key] == "null: as if it were left out"
+    assert reasons(resolved)[key] == "null: treated as unset"
     assert resolved.config.other_keys == {key: None}
 
 
@@ -188,7 +188,7 @@ def test_a_switch_for_greedy_drafts_excludes_drawn_ones_and_other_vocabularies(s
     key, config = "use_local_argmax_reduction", {"method": "alpha", "num_speculative_tokens": 3}
     for other in ({"draft_sample_method": "probabilistic"}, {"use_heterogeneous_vocab": True}):
         (name,) = other
-        assert f"cannot stand beside {name}" in problems_of({**config, **other, key: True})[key]
+        assert f"cannot be combined with {name}" in problems_of({**config, **other, key: True})[key]
         assert "no effect" in reasons(settle({**config, **other, key: False}))[key]
     assert "no effect" in reasons(settle({**config, "draft_sample_method": "greedy", key: True}))[key]
 

@@ -49,7 +49,7 @@ def noisy(site):
 def test_standard_output_is_json_and_nothing_else(noisy, tmp_path, command):
     config = {"vocab_size": 32, "hidden_size": 8, "num_hidden_layers": 2, "max_position_embeddings": 64}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    done = noisy.specdec(*[str(tmp_path) if part == "{model}" else part for part in command])
+    done = noisy.fresh_specdec(*[str(tmp_path) if part == "{model}" else part for part in command])
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)
     if command[1] in ("show", "--json"):

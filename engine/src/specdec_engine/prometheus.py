@@ -58,7 +58,7 @@ GAUGES: Final = (
     ("specdec:kv_cache_bytes", "kv_bytes", "Bytes of the KV arena as allocated."),
     ("specdec:draft_memory_bytes", "draft_bytes", "Bytes of the proposer's indexes and caches, if it tells."),
 )
-LOSSY: Final = ("specdec:spec_decode_lossy", "lossy", "1 if the verifier changes the target's law, else 0.")
+LOSSY: Final = ("specdec:spec_decode_lossy", "lossy", "1 if the verifier changes the target's distribution, else 0.")
 
 
 class EngineCollector(Collector):

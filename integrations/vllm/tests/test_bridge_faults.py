@@ -198,7 +198,7 @@ def test_states_that_vllm_does_not_count_as_we_do_are_a_failure_and_no_draft():
 
 
 def test_a_runner_without_a_drafter_and_drafters_of_vllm_are_called_as_before():
-    """A process that is not the last of a pipeline has no drafter (field log row 79)."""
+    """A process that is not the last of a pipeline has no drafter (docs/bug-reports.md, row 79)."""
     import types
 
     calls = []

@@ -134,7 +134,7 @@ def test_options_that_vllm_has_no_place_for_are_refused_by_name(llama):
 
 
 def test_vllms_own_keys_beside_the_method_reach_the_method(llama, expected):
-    """The same keys, wherever they stand; k may come from the method (field log row 79: no draft model anywhere)."""
+    """The same keys, wherever they stand; k may come from the method (docs/bug-reports.md, row 79)."""
     speculative = {"method": "specdec", "model": "suffix", "suffix_decoding_max_tree_depth": 5}
     with engine(llama, speculative_config=speculative) as llm:
         config = llm.llm_engine.vllm_config.speculative_config

@@ -95,7 +95,7 @@ def test_samples_of_one_prompt_are_apart_and_counters_are_those_of_the_drafts(ll
 
 
 def test_near_the_longest_context_drafts_end_there_and_no_fillers_are_counted(llama, expected):
-    """vLLM by itself asks no drafter then and verifies zeros (field log row 41)."""
+    """vLLM by itself asks no drafter then and verifies zeros (docs/bug-reports.md, row 41)."""
     with engine(llama, **unchanged(NGRAM, "Recording")) as llm:
         assert tokens(llm, prompts()[8:10], params()[8:10]) == expected[8:10]
         counted = metrics(llm)

@@ -52,7 +52,7 @@ class Oracle:
     """One checkpoint over one target."""
 
     def __init__(self, tensors: Mapping[str, Tensor], meaning: Meaning, embedding: Tensor, lm_head: Tensor) -> None:
-        """Take stored tensors by the names of formats 10.2, and the target's tables [V, H]."""
+        """Take stored tensors by the names of docs/checkpoints.md, and the target's tables [V, H]."""
         self.t = {name: tensor.double() for name, tensor in tensors.items()}
         self.m, self.vocab = meaning, len(embedding)
         self.table = self.t.get("embed_tokens.weight", embedding.double())

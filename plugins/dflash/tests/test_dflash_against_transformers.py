@@ -88,6 +88,7 @@ def by_specdec(model: Any, folder: Path) -> tuple[list[int], dict[int, list[int]
     return result.outputs[0].token_ids, drafts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "settings"),
     [

@@ -69,6 +69,7 @@ def test_reported_laws_are_the_softmax_of_the_oracles_logits(name: str, tmp_path
     assert differing >= 2, "drafts were drawn, not the likeliest ones"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dflash: small vocabulary", "dspark: filling in"])
 def test_draws_of_every_place_follow_the_reported_law(name: str, tmp_path: Path) -> None:
     """Ids are gathered in classes by their probability within each law, which makes one table of all draws."""

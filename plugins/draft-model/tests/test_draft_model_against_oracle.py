@@ -74,7 +74,7 @@ def test_ids_of_one_side_alone_are_read_as_unknown_and_never_drafted(tmp_path: P
 
 
 def test_tokens_that_both_tokenizers_have_are_drafted_under_the_targets_ids(tmp_path: Path) -> None:
-    """Formats 8.4: every second word is shared, under other ids; the rest is read as the drafter's unknown token."""
+    """TLI (arXiv 2502.05202): every second word is shared, under other ids; the rest is read as unknown."""
     target = FakeTarget(tiny_target("llama"), tokenizer=numbered(f"w{i}" for i in range(VOCAB)))
     order = [i for i in range(VOCAB) if i % 2] + [VOCAB + i for i in range(20)]
     names = {place: f"w{i}" for place, i in enumerate(order[::-1])}

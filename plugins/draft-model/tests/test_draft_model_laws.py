@@ -96,6 +96,7 @@ def truncated(table: np.ndarray, top_p: float) -> np.ndarray:
     return kept / kept.sum(1, keepdims=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["standard", "block", "shared tokens", "ending early"])
 def test_the_text_has_the_targets_law_with_top_p_on_the_target_alone(way: str, tmp_path: Path) -> None:
     """Draft ids outside of the nucleus never appear; all pairs of ids are as likely as without drafts."""

@@ -1,4 +1,4 @@
-"""Which ids target and drafter share: by what their tokenizers call them, padding apart, and by text (formats 8.4)."""
+"""Which ids target and drafter share: by name, padding apart, and by text (TLI, arXiv 2502.05202)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_ids_without_a_counterpart_are_read_as_unknown_or_else_as_the_end(
     vocabulary = same_ids(numbered(WORDS), numbered(fewer, **special), 128, 128, CPU)
     assert 50 not in table(vocabulary)
     given = np.array([49, 50, 127, 1_000_000, -1], np.int32)
-    assert vocabulary.spell(given).tolist() == [49, read, read, read, read], "placeholders of images as well (row 96)"
+    assert vocabulary.spell(given).tolist() == [49, read, read, read, read], "placeholders of images as well"
 
 
 def test_a_drafter_with_nothing_to_read_for_unknown_ids_is_refused() -> None:
@@ -81,7 +81,7 @@ def test_without_a_tokenizer_ids_are_taken_as_they_are_with_a_warning(
 
 
 def by_hand(target: Any, draft: Any, target_space: str, draft_space: str) -> dict[int, int]:
-    """Formats 8.4, steps 1 to 3, written down anew."""
+    """The steps of TLI (arXiv 2502.05202), written down anew."""
 
     def spelled(tokenizer: Any, space: str) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -37,7 +37,7 @@ MINICPM = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 8}
 class Layout:
     """A checkpoint: method, the oracle's flavour, config.json, tensors; `seed` gives drafts with clear margins.
 
-    `plain` is what a config.json of the speculators format stands for, by formats 13.3.
+    `plain` is what a config.json of the speculators format stands for, by docs/checkpoints.md.
     """
 
     method: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from specdec_plugin_eagle.kernels.torch_ref import draft_rows, tree_expand
@@ -26,5 +27,6 @@ def test_rows_take_their_parents_state_and_one_position_a_level() -> None:
     assert positions.tolist() == [7, 7, 23, 23]
 
 
+@pytest.mark.slow
 def test_triton_passes_its_checks() -> None:
     assert_triton_checks_pass(Path(__file__).with_name("triton_checks.py"))

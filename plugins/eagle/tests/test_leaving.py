@@ -27,6 +27,7 @@ def config(folder: Path, method: str) -> dict[str, Any]:
     return {"method": method, "model": draft, "num_speculative_tokens": 2, **keys}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["eagle", "eagle3"])
 def test_settings_are_as_they_were(tmp_path: Path, method: str) -> None:
     model, given = tiny_target("llama"), config(tmp_path, method)

@@ -1,4 +1,4 @@
-"""Trees by name, and the worked buffers of formats 16.5."""
+"""Trees by name, and worked buffers."""
 
 from __future__ import annotations
 

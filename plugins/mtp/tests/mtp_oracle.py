@@ -1,4 +1,6 @@
-"""Drafts of MTP modules by the plainest code, float64 and dense, without caches; written from formats 0.3 and 7 alone.
+"""Drafts of MTP modules by the plainest code, float64 and dense, without caches.
+
+Written from docs/checkpoints.md and the paper (arXiv 2412.19437, section 2.2) alone.
 
 Knows the tensors and config keys of checkpoints as they are stored, and nothing of the plugin or of transformers.
 Everything is computed anew from all rows each time.

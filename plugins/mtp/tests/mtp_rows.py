@@ -1,6 +1,6 @@
 """What vLLM 0.32 makes of a config.json of each family: inputs, and keys of the result, typed from its documentation.
 
-A row is (number in hf_overrides section 1 and what is special, config, keys that the result has). All other keys of the
+A row is (number of the rule and what is special, config, keys that the result has). All other keys of the
 result are those of the config. None as a result: the config stays as it is.
 """
 

@@ -19,6 +19,7 @@ from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
 from specdec_plugin_mtp.options import MtpOptions
+from specdec_testing.commands import run_specdec
 
 K = "num_speculative_tokens"
 OLD_NAMES = """
@@ -192,8 +193,7 @@ def test_the_hash_changes_with_the_recurrence(tmp_path: Path) -> None:
 
 def explained(target: str, **keys: Any) -> subprocess.CompletedProcess[str]:
     config = json.dumps({"method": "mtp", **keys})
-    command = [sys.executable, "-m", "specdec_core", "explain", "--model", target, "--speculative-config", config]
-    return subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    return run_specdec("explain", "--model", target, "--speculative-config", config, "--json")
 
 
 def test_explain_says_where_the_modules_are_what_k_is_and_how_the_config_is_read(tmp_path: Path) -> None:

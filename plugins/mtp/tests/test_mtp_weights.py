@@ -255,7 +255,7 @@ def test_names_with_another_prefix_are_found_and_two_places_are_refused(tmp_path
 def test_a_modules_own_tables_are_not_used_and_a_difference_is_told(
     family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Formats 0.4: MTP always runs on the target's embedding and head."""
+    """MTP always runs on the target's embedding and head."""
     model, tensors = mtp_models.target(family), mtp_models.module_tensors(family)
     embedding, head = (table.weight.detach() for table in (model.get_input_embeddings(), model.lm_head))
     at = "model.mtp." if family == "longcat" else f"model.layers.{mtp_models.LAYERS}."

@@ -7,7 +7,7 @@ import pytest
 
 from specdec_plugin_ngram.index import SPARE, Index
 
-N = 50_000  # field log row 90
+N = 50_000  # docs/bug-reports.md, row 90
 RANGES = ((1, 1), (2, 4), (5, 5), (10, 500))
 
 

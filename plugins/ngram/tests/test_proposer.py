@@ -113,7 +113,7 @@ def test_drafts_of_one_call_outlive_the_next(request_of, batch_of):
 
 
 def test_image_placeholders_are_never_copied(request_of, batch_of, rows_of):
-    """Field log row 96: ids beyond the vocabulary stand at image slots."""
+    """docs/bug-reports.md, row 96: ids beyond the vocabulary stand at image slots."""
     proposer = proposer_of(1, 2, vocab_size=128)
     request = request_of("a", [5, 6, 9, 10**6, 10**6, 5, 6])
     proposer.start(request)

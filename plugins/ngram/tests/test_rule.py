@@ -17,9 +17,9 @@ V1 = [  # ids, min, max, k, earliest; the latest column has real ids only, since
     ([7, 7, 7, 7], 1, 3, 4, [7], [7]),
     ([9, 2, 3, 8, 5, 2, 3], 1, 5, 3, [8, 5, 2], [8, 5, 2]),
     ([1, 2], 2, 2, 3, [], []),
-    # Field log row 91: the first match copies 3, the latest 4, and the answer's own ids are searched.
+    # docs/bug-reports.md, row 91: the first match copies 3, the latest 4, and the answer's own ids are searched.
     ([1, 2, 3, 1, 2, 4, 1, 2], 2, 2, 1, [3], [4]),
-    # Row 74: both a 2-gram and a 4-gram match; the longest wins.
+    # docs/bug-reports.md, row 74: both a 2-gram and a 4-gram match; the longest wins.
     ([1, 2, 3, 4, 9, 3, 4, 8, 1, 2, 3, 4], 2, 4, 1, [9], [9]),
 ]
 

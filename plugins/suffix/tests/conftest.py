@@ -1,4 +1,4 @@
-"""What the tests of suffix decoding share: formats.md 12 without any tree, both backends, ids that repeat."""
+"""What the tests of suffix decoding share: the rule of docs/suffix.md without a tree, both backends, repeated ids."""
 
 from __future__ import annotations
 

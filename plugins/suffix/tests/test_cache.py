@@ -50,7 +50,7 @@ def test_a_running_request_shares_what_it_has_said_so_far(cache_of):
 
 
 def test_namespaces_never_see_each_other(cache_of):
-    """Field log F16: tenant walls."""
+    """Tenant walls."""
     rng = random.Random(0)
     shared, alone = cache_of(), [cache_of(), cache_of(), cache_of()]
     secrets = [[[base + rng.randrange(8) for _ in range(12)] for _ in range(3)] for base in (10, 20, 30)]

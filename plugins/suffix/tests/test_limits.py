@@ -29,7 +29,7 @@ def run(cache, rng, requests, size, look):
 
 
 def test_ids_nodes_and_bytes_are_flat_under_a_limit_of_ids(compiled):
-    """Field log row 93."""
+    """docs/bug-reports.md, row 93."""
     cache = SuffixCache(24, None, max_tokens=BUDGET, forest=compiled)
     figures = []
     run(cache, np.random.default_rng(0), 400, 100, lambda: figures.append(cache.stats()))

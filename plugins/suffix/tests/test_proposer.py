@@ -150,7 +150,7 @@ def test_a_request_may_have_its_own_factor_and_probability(proposer_of, batch_of
 
 
 def test_a_skipped_step_is_an_empty_row_and_no_id_zero(proposer_of, batch_of):
-    """Field log row 41."""
+    """docs/bug-reports.md, row 41."""
     proposer = proposer_of()
     request = request_of("a", [0, 0, 0, 0])
     proposer.start(request)

@@ -1,4 +1,4 @@
-"""Drafts are those of formats.md 12: its worked results, and a model without any tree on random traces."""
+"""Drafts are those of the rule in docs/suffix.md: its worked results, and a model without any tree on random traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many threads on one cache (field log row 94): the same tries as one thread, no cross-talk, nothing left behind."""
+"""Many threads on one cache (docs/bug-reports.md, row 94): the tries of one thread, no cross-talk, no leftovers."""
 
 from __future__ import annotations
 

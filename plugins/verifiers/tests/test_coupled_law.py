@@ -30,6 +30,7 @@ def drafted(rng: np.random.Generator, table: Any, before: int, depth: int) -> li
     return chain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_chains_of_several_depths_emit_the_tables_law_at_every_place(drafter, emit, transitions):
     rng = np.random.default_rng(7)
@@ -91,6 +92,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_through_the_engine_each_id_follows_the_one_before_it_by_the_table(method, temperature):

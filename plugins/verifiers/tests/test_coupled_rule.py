@@ -93,7 +93,7 @@ def test_nothing_after_the_first_mismatch_stands_even_if_it_equals_its_draw(unpa
 
 @pytest.mark.parametrize("order", list(itertools.permutations([5, 6, 7])))
 def test_only_the_child_that_equals_the_draw_is_followed_whatever_the_order_of_children(order, unpack):
-    """Field log row 14: at temperature 0 the draw is the argmax, so no other child can be accepted."""
+    """docs/bug-reports.md, row 14: at temperature 0 the draw is the argmax, so no other child can be accepted."""
     draft = Draft([3], np.array(order, np.int32), parents=np.array([-1, -1, -1], np.int32))
     node = order.index(6)
     draws = torch.tensor([6, 8, 9, 10])

@@ -134,7 +134,7 @@ def test_children_without_replacement_follow_the_known_law(count):
 
 
 def test_laws_that_do_not_add_up_to_one_are_used_as_they_are_and_stand_for_their_multiples():
-    """Field log row 2: q in a coarse dtype; the draft was drawn in proportion to it."""
+    """docs/bug-reports.md, row 2: q in a coarse dtype; the draft was drawn in proportion to it."""
     p, q = laws(3, (), 4), laws(4, (), 4, zeros=False)
     coarse = torch.tensor(q * 0.993, dtype=torch.bfloat16).float().numpy()
     assert abs(coarse.sum() - 1) > 1e-3
@@ -146,7 +146,7 @@ def test_this_enumeration_sees_children_of_another_law_than_they_are_said_to_hav
     p, q = laws(0, (), 4), laws(100, (), 4, zeros=False)
     assert_differs(law_of_a_node(p, q, drawn_children(p, ["q"])), p)
     best = int(np.argmax(q))
-    assert_differs(law_of_a_node(p, q, [(ONE, [best], [True])]), p)  # field log row 1: a soft law for an argmax
+    assert_differs(law_of_a_node(p, q, [(ONE, [best], [True])]), p)  # docs/bug-reports.md, row 1
     ordered = [(chance, sorted(tokens), soft) for chance, tokens, soft in drawn_children(q, ["q", "q"])]
     assert_differs(law_of_a_node(p, q, ordered), p)  # not in the order of drawing
 

@@ -132,6 +132,7 @@ TABLE = random_table(VOCAB, seed=31)
 DRAFTERS = {"soft": lambda: Soft(random_table(VOCAB, seed=32)), "one-hot": lambda: Fixed([1, 4, 2])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize(("verifier", "drafter"), [("standard", "soft"), ("standard", "one-hot"), ("block", "soft")])
 def test_through_the_engine_each_id_follows_the_one_before_it_by_the_table(verifier, drafter, temperature):

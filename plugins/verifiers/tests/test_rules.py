@@ -196,7 +196,7 @@ def test_a_batch_without_any_draft_emits_one_id_a_row(name, rows, make, unpack):
 
 @pytest.mark.parametrize("name", ["standard", "block", "typical"])
 def test_ids_that_truncation_took_out_never_appear(name, make):
-    """Field log row 4: the laws are truncated before anything is compared."""
+    """docs/bug-reports.md, row 4: the laws are truncated before anything is compared."""
     rows, size = 4000, 6
     logits = torch.zeros(2 * rows, size)
     logits[:, 3:] = -torch.inf

@@ -99,13 +99,14 @@ def test_a_draft_vocabulary_in_any_order(kernels, emit, transitions):
 
 
 def test_laws_of_a_coarse_dtype_are_used_as_the_drafts_were_drawn_from_them(kernels, emit, transitions):
-    """Field log row 2: what was drawn in bfloat16 is compared with the bfloat16 law, which does not add up to 1."""
+    """docs/bug-reports.md, row 2: drawn in bfloat16, compared with the bfloat16 law, which does not add up to 1."""
     coarse = torch.from_numpy(DRAFTER).bfloat16().float().numpy()
     assert np.abs(coarse.sum(1) - 1).max() > 1e-3
     verdict = emit(TABLE, NEWEST, chains(np.random.default_rng(9), "soft", coarse), verifier=Standard(kernels))
     assert_all_places_follow(verdict, transitions, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["soft", "one-hot", "mixed"])
 @pytest.mark.parametrize("most", [1, 2, 3, 4])
 def test_trees(most, kind, kernels, emit, transitions):
@@ -124,7 +125,7 @@ def test_drafts_that_the_target_would_draw_are_always_accepted(kernels, emit):
 
 
 def test_laws_are_found_by_q_row_whatever_their_order(kernels, emit, transitions):
-    """Field log row 9: q of one request paired with the drafts of another."""
+    """docs/bug-reports.md, row 9: q of one request paired with the drafts of another."""
     draft = chains(np.random.default_rng(5), "soft")
     order = np.random.default_rng(6).permutation(len(draft.tokens))
     draft.q, draft.q_row = draft.q[draft.q_row][np.argsort(order)], order.astype(np.int32)
@@ -151,7 +152,7 @@ def residual_of_p(p, left, laws, noise, purpose):
 
 
 def without_removal(p, left, laws, noise, purpose):
-    """Field log row 3, the other way round: the rejected id stays in p."""
+    """docs/bug-reports.md, row 3, the other way round: the rejected id stays in p."""
     left = Remainder(left.rows, left.alpha, left.beta, left.q_row, torch.full_like(left.removed, -1))
     return torch_ref.residual(p, left, laws, noise, purpose)
 

@@ -86,6 +86,7 @@ def assert_joint_law(texts):
 RULES = {"standard": Standard, "block": Block}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "k"), [("soft", 2), ("soft", 3), ("one-hot", 3), ("mixed", 3)])
 @pytest.mark.parametrize("rule", RULES)
 def test_joint_law(rule, kind, k, kernels):
@@ -94,11 +95,13 @@ def test_joint_law(rule, kind, k, kernels):
     assert_joint_law(texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["unsalted", "shared"])
 def test_standard_looks_at_no_draft_twice_so_drafts_may_use_the_same_noise_again(kind, kernels):
     assert_joint_law(generate(Standard(kernels), kind, 3, seed=4)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["unsalted", "shared"])
 def test_block_looks_at_later_drafts_so_they_must_be_drawn_afresh(kind, kernels):
     """Why `block` is refused for methods that share the target's noise."""
@@ -106,6 +109,7 @@ def test_block_looks_at_later_drafts_so_they_must_be_drawn_afresh(kind, kernels)
         assert_joint_law(generate(Block(kernels), kind, 3, seed=5)[0])
 
 
+@pytest.mark.slow
 def test_block_needs_uniforms_that_are_fresh_in_every_step(kernels, monkeypatch):
     def stale(trial):
         return uniform_reference(trial.noise, Purpose.ACCEPT, torch.zeros(len(trial.logits), 1, dtype=torch.int64))[

@@ -97,6 +97,7 @@ def assert_is_target(got, p):
     assert worst < 3e-7, (worst, [float(value) for value in got])  # p and q themselves add up to 1 within 1e-7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", KINDS, ids=str)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("ops", OPS.values(), ids=OPS)

@@ -11,6 +11,8 @@ import pytest
 
 from specdec_testing.triton_checks import assert_triton_checks_pass
 
+pytestmark = pytest.mark.slow
+
 
 def test_triton_passes_its_checks():
     assert_triton_checks_pass(Path(__file__).with_name("triton_checks.py"))

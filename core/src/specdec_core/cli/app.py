@@ -125,7 +125,7 @@ def _explain(
     as_json: AsJson = False,
     plugin: Local = None,
 ) -> None:
-    """Say what a speculative configuration means for a model: method, k, verifier, traits, and why; load no weights."""
+    """Show what a speculative configuration means for a model: method, k, verifier, traits, reasons; no weights."""
     if (target is None) == (model is None):
         raise typer.BadParameter("name the target once: MODEL, or --model MODEL", param_hint="MODEL")
     if speculative_config is None:

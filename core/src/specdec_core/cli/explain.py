@@ -84,7 +84,7 @@ def _print(resolved: ResolvedConfig, target: TargetInfo, decisions: tuple[Decisi
         ("draft devices", resolved.draft_tensor_parallel_size),
         ("lookahead slots", resolved.num_lookahead_slots),
         ("verifier", f"{resolved.verifier} ({verifier.distribution} {verifier.version})"),
-        ("lossless", "yes" if resolved.lossless else "no: the verifier changes the target's law"),
+        ("lossless", "yes" if resolved.lossless else "no: the verifier changes the target's distribution"),
         ("options", _pairs(resolved.options.model_dump(mode="json"))),
         ("traits", _pairs(asdict(resolved.traits))),
         ("hash", resolved.compute_hash()),

@@ -59,13 +59,13 @@ def settle_max_model_len(settling: Settling, traits: MethodTraits) -> int:
         limits["the drafter's"] = traits.max_position
     whose, least = min(limits.items(), key=lambda item: item[1])
     if given is None:
-        settling.decide(key, least, f"{whose} limit; no draft stands at this position or beyond")
+        settling.decide(key, least, f"{whose} limit; no draft is allowed at this position or beyond")
         return least
     below = [f"{name} is {limit}" for name, limit in limits.items() if given > limit]
     if below:
         settling.problem(key, f"{given} given, and {' and '.join(below)}", f"give at most {least}")
     else:
-        settling.decide(key, given, "given; no draft stands at this position or beyond")
+        settling.decide(key, given, "given; no draft is allowed at this position or beyond")
     return given
 
 

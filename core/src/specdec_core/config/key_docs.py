@@ -41,16 +41,14 @@ def _common() -> str:
 def _options() -> str:
     text = (
         "Each is an option of some plugins and acted on by them. Where no selected plugin has it, it is ignored with\n"
-        "a warning that names both, unless its value asks for what happens anyway.\n"
+        "a warning that names both, unless its value is already the default.\n"
     )
     rows = ((key, known.of, _values(known.harmless)) for key, known in _of(Option).items())
-    return _section(
-        "Keys of vLLM that plugins act on", text, ("key", "option of", "asks for what happens anyway"), rows
-    )
+    return _section("Keys of vLLM that plugins act on", text, ("key", "option of", "already the default"), rows)
 
 
 def _no_effect() -> str:
-    text = "Accepted, as nothing depends on them here; `specdec explain` says why.\n"
+    text = "Accepted, as nothing depends on them here; `specdec explain` gives the reason.\n"
     columns = ("key", "accepted", "why it has no effect")
     rows = ((key, known.values.words, known.reason + _excluded(known)) for key, known in _of(NoEffect).items())
     return _section("Keys without effect", text, columns, rows)
@@ -61,7 +59,7 @@ def _refused() -> str:
         "They ask for something that cannot be given here. A plugin may have one of them as an option, and a host may\n"
         "act on one; then it is theirs.\n"
     )
-    columns = ("key", "asks for what happens anyway", "why it is refused otherwise", "what to do")
+    columns = ("key", "already the default", "why it is refused otherwise", "what to do")
     rows = ((key, _values(known.harmless), known.reason, known.step) for key, known in _of(Refused).items())
     return _section("Refused keys", text, columns, rows)
 

@@ -49,14 +49,14 @@ _COMMON: Final[dict[str, Common]] = {
     "max_model_len": Common(
         "host",
         _WHOLE,
-        "no draft stands at this position or beyond; at most the drafter's and the target's own limits. Left out: the "
-        "smaller of these two",
+        "no draft is allowed at this position or beyond; at most the drafter's and the target's own limits. Left out: "
+        "the smaller of these two",
     ),
     "draft_tensor_parallel_size": Common(
         "host",
         _WHOLE,
         "over how many devices the drafter is spread: 1 or as many as the target. Left out: as many as the target, "
-        "unless the method says 1. In the reference engine both are 1",
+        "unless the method needs 1. In the reference engine both are 1",
     ),
     "rejection_sample_method": Common(
         "core",
@@ -67,8 +67,8 @@ _COMMON: Final[dict[str, Common]] = {
     "draft_sample_method": Common(
         "core",
         "`greedy` or `probabilistic`",
-        "whether drafts are the drafter's most likely tokens or drawn from its law; refused if the method cannot do "
-        "what it asks for",
+        "whether drafts are the drafter's most likely tokens or drawn from its distribution; refused if the method "
+        "cannot do what it asks for",
     ),
     "num_speculative_tokens_per_batch_size": Common(
         "host",
@@ -142,7 +142,7 @@ _OPTIONS: Final[dict[str, Option]] = {
 }
 
 _REFUSED: Final[dict[str, Refused]] = {
-    "tensor_parallel_size": Refused("it is the target's", step="say draft_tensor_parallel_size for the drafter's"),
+    "tensor_parallel_size": Refused("it is the target's", step="use draft_tensor_parallel_size for the drafter's"),
     "quantization": Refused(
         "the selected method does not quantize its drafter", step="leave it out, and give an unquantized checkpoint"
     ),

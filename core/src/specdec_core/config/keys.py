@@ -62,7 +62,7 @@ class Option:
 
     kind      what has it: a "method" or a "verifier"
     of        which of these, in words
-    harmless  values that ask for what happens anyway, so that nobody need be warned
+    harmless  values that are already the default, so that nobody need be warned
     """
 
     kind: Literal["method", "verifier"]
@@ -75,7 +75,7 @@ class Refused:
     """A key that asks for something that cannot be given here.
 
     reason    why it is refused
-    harmless  values that ask for what happens anyway
+    harmless  values that are already the default
     step      what to do
     """
 

@@ -21,7 +21,7 @@ from specdec_core.registry.groups import Kind
 from specdec_core.registry.loader import LoadedPlugin, Registry
 
 WORDS: Final[dict[Kind, str]] = {"proposer": "method", "verifier": "verifier"}
-ANYWAY: Final = "it asks for what happens anyway"
+ANYWAY: Final = "already the default"
 
 
 def settle_other_keys(
@@ -59,7 +59,7 @@ def _settled_by_table(settling: Settling, key: str, value: Any, known: Key | Non
     if known is None:
         return False
     if value is None:
-        settling.decide(key, None, "null: as if it were left out")
+        settling.decide(key, None, "null: treated as unset")
     elif isinstance(known, NoEffect):
         _settle_without_effect(settling, key, value, known)
     elif isinstance(known, Option | Refused) and is_one_of(value, known.harmless):
@@ -78,7 +78,7 @@ def _settle_without_effect(settling: Settling, key: str, value: Any, known: NoEf
     given = settling.config.as_json()
     against = [f"{other} {no!r}" for other, no in known.excludes.items() if is_one_of(given.get(other), (no,))]
     if value and against:
-        settling.problem(key, f"{value!r} cannot stand beside {' and '.join(against)}", f"leave {key} out")
+        settling.problem(key, f"{value!r} cannot be combined with {' and '.join(against)}", f"leave {key} out")
     else:
         settling.decide(key, value, f"no effect: {known.reason}")
 

@@ -18,7 +18,7 @@ from specdec_vllm.settings import KEY, K, settle
 
 # The base of unknown options, missing arguments and bad values; typer has no public name for it.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
-HELP: Final = "Say how vLLM would run a speculative configuration: by a method of its own, or by a drafter of ours."
+HELP: Final = "Show how vLLM would run a speculative configuration: by a method of its own, or by a drafter of ours."
 
 
 def command(args: list[str]) -> int:

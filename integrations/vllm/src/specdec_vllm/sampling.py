@@ -1,6 +1,6 @@
 """Two faults of vLLM's CPU build in sampling with drafts: for each a probe that shows it, and the mend.
 
-Spreading (vLLM issue 55005): temperature, top-k and top-p of a request are spread over its draft positions. The build
+Spreading: temperature, top-k and top-p of a request are spread over its draft positions. The build
 does that in a copy if the values are not int64, and throws the copy away: the positions keep what was in memory before,
 and sampled text no longer follows the target.
 
@@ -84,7 +84,7 @@ def mend_expanding() -> str | None:
     if not hasattr(torch.ops._C, "expand_kernel_impl") or not is_wrong(original):
         return None
     patching.replace(MODULE, NAME, expand)
-    return "sampling with drafts on CPUs mended (vLLM issue 55005)"
+    return "sampling with drafts on CPUs fixed"
 
 
 def mend_empty_steps() -> str | None:

@@ -2,7 +2,8 @@
 
 A head turns rows (a known token, the target's state before it) into states of its own, and those into draft logits. The
 drafter here keeps its cache, feeds it committed rows only, and hands the last state of each request to a *plan*, which
-makes the drafts. The rows' layout is that of formats 0.3: tokens stand one to the left, positions do not move.
+makes the drafts. The layout is that of docs/engine.md, "Rows for proposers": tokens are
+one to the left, positions do not move.
 """
 
 from __future__ import annotations

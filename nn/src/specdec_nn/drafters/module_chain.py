@@ -1,7 +1,7 @@
 """Drafting by several modules one behind the other, each with keys and values of its own; it knows no network.
 
 Module s reads at row i the token of position i + 1 + s, and what module s - 1 made of row i, for the first the target's
-state; its output there predicts the token of position i + 2 + s (formats 7.1). A row of module s is final once its
+state; its output predicts the token of position i + 2 + s (arXiv 2412.19437, section 2.2). A row is final once its
 token is known. After a round the last s rows of module s are not, as drafts stand for their tokens: those are dropped,
 and run anew when the tokens are known. All that is kept for it is, for each module, the one row that is final in the
 module before and waits for its own token.

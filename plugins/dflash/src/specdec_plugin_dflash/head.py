@@ -1,6 +1,6 @@
 """The network of a DFlash head: states of the target become keys and values, a block of rows becomes logits; no files.
 
-After formats 10.3 and 10.4. A committed row has keys and values in every layer, made of the target's states alone, and
+After arXiv 2602.06036. A committed row has keys and values in every layer, made of the target's states alone, and
 no output. The rows of a block begin with the newest id, go on with the mask id, and see all committed rows.
 """
 
@@ -99,7 +99,7 @@ class BlockHead:
 
 
 class MarkovHead:
-    """What the draft before adds to the logits of a place, and how sure the head is of a place (formats 10.6)."""
+    """What the draft before adds to the logits of a place, and how sure the head is of a place (docs/dflash.md)."""
 
     def __init__(
         self,

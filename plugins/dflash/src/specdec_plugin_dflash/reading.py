@@ -35,7 +35,7 @@ def setting(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
 
 
 def attention(config: Mapping[str, Any], num_layers: int) -> tuple[LayerAttention, ...]:
-    """Return what each layer does, by formats 10.4. Raises ValueError saying which key is missing or wrong."""
+    """Return what each layer does, by docs/checkpoints.md. Raises ValueError saying which key is missing or wrong."""
     types = config.get("layer_types")
     if types is not None and (not _is_list(types) or len(types) < num_layers or set(types) - {SLIDING, FULL}):
         message = f"layer_types must name {SLIDING} or {FULL} for each of its {num_layers} layers, got {types!r}"
@@ -78,10 +78,10 @@ def _window(config: Mapping[str, Any]) -> int:
 def aux_layers(config: Mapping[str, Any], num_layers: int, draft_layers: int) -> tuple[tuple[int, ...], str]:
     """Return R_k indices, ascending, and why a list was not read as its name says, "" where it was.
 
-    R_k is the target's residual stream after k of its decoder layers (formats 3.3).
+    R_k is the target's residual stream after k of its decoder layers (arXiv 2503.01840, section 3.1).
     `target_layer_ids` counts the layer that a state leaves, so that j means R_{j + 1}; lists under EAGLE's names are
     R_k already. Not all producers keep to that: a list that leaves the target's range so, and fits in the other
-    reading, is read in the other. Without a list, the default of formats 10.1 for as many layers as the head has.
+    reading, is read in the other. Without a list, the default (docs/checkpoints.md) for as many layers as the head has.
     Raises ValueError.
     """
     inner = config.get(SECTION)
@@ -117,14 +117,14 @@ def _fit(states: Sequence[int], num_layers: int) -> bool:
 
 
 def default_layer_ids(num_layers: int, draft_layers: int) -> tuple[int, ...]:
-    """Return the layers of a target whose output a head of `draft_layers` layers reads by default (formats 10.1)."""
+    """Return the layers of a target that a head of `draft_layers` layers reads by default (docs/checkpoints.md)."""
     if draft_layers == 1:
         return (num_layers // 2,)
     return tuple(round(1 + i * (num_layers - 4) / (draft_layers - 1)) for i in range(draft_layers))
 
 
 def mask_token(config: Mapping[str, Any]) -> int | None:
-    """Return the id in the places of unknown tokens, None if config.json has none (order of formats 4)."""
+    """Return the id in the places of unknown tokens, None if config.json has none (order of docs/checkpoints.md)."""
     for key in MASK_KEYS:
         value = setting(config, key)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

@@ -49,7 +49,7 @@ def verifier_of(config: Mapping[str, Any]) -> str | None:
 
 
 def converted(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain configuration that one of this format stands for (formats 13.3).
+    """Return the plain configuration that one of this format stands for (docs/checkpoints.md).
 
     Raises ConfigError naming the key that is missing or wrong.
     """

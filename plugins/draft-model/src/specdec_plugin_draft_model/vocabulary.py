@@ -106,7 +106,7 @@ def same_ids(
 def intersection(
     target: Any | None, draft: Any | None, vocab_size: int, draft_size: int, device: torch.device
 ) -> Vocabulary:
-    """Return the vocabulary of a pair with different tokenizers: the tokens that both have (TLI, formats 8.4).
+    """Return the vocabulary of a pair with different tokenizers: the tokens that both have (TLI, arXiv 2502.05202).
 
     Raises ConfigError if a tokenizer is missing, if they share nothing, or if the drafter has nothing to read for the
     other tokens.

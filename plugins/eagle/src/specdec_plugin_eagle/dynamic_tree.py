@@ -1,4 +1,4 @@
-"""EAGLE-2's dynamic trees: expand the likeliest nodes level by level, then keep the best of all (formats 2.2, 2.3)."""
+"""EAGLE-2's dynamic trees (arXiv 2406.16858, section 4): expand the likeliest nodes, then keep the best of all."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The networks of EAGLE heads: how embeddings and the target's states become drafts' logits; it reads no files.
 
-EAGLE-1 after formats 1.3 and 1.4, EAGLE-3 after 3.4. Rows come in the shifted layout of 0.3.
+EAGLE-1 is arXiv 2401.15077, section 3.1; EAGLE-3 is arXiv 2503.01840, section 3.1. Rows come in the shifted layout.
 """
 
 from __future__ import annotations

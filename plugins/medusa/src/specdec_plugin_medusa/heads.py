@@ -1,4 +1,4 @@
-"""The network of one Medusa head: residual layers over a state, then logits (formats 5.2); it reads no files."""
+"""One Medusa head: residual layers over a state, then logits (arXiv 2401.10774, section 2.1); it reads no files."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Layout:
 
     @property
     def embedding_factor(self) -> float:
-        """How much of an id's embedding is added to the state (formats 6.3)."""
+        """How much of an id's embedding is added to the state (arXiv 2404.19124)."""
         return embedding_factor(self.n_predict, self.inner)
 
     def name(self, kind: str, head: int) -> str:

@@ -1,4 +1,4 @@
-"""The network of an MLP speculator: how state and id become the next state, and that its logits (formats 6.3)."""
+"""The network of an MLP speculator: how state and id become the next state, and that its logits (arXiv 2404.19124)."""
 
 from __future__ import annotations
 

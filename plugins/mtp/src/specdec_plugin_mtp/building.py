@@ -151,7 +151,7 @@ class Parts:
         return FlatBlock(layer.eval().requires_grad_(False), rotary, self._kernels, self._device)
 
     def _compare(self, embedding: str | None, head: str | None) -> None:
-        """Warn of a table that a module brings and that is not the target's, which is used in any case (formats 0.4).
+        """Warn of a module's own table that differs from the target's, which is used in any case (docs/checkpoints.md).
 
         The target's head is seen as the checkpoint's lm_head, or as the embedding where there is one table for both.
         """

@@ -1,7 +1,7 @@
 """`SuffixCache`: drafts for many requests, from any thread; knows neither hosts nor batches.
 
 A request drafts from its own text, prompt included, and from the responses, without their prompts, of all requests of
-its namespace, running and stopped (formats.md 12.1).
+its namespace, running and stopped (docs/suffix.md).
 """
 
 from __future__ import annotations

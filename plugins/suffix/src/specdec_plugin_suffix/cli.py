@@ -36,7 +36,7 @@ def command(args: list[str]) -> int:
 def inspect(
     files: Files, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a file.")] = False
 ) -> None:
-    """Say what is in cache files: responses and ids by namespace. No text is printed."""
+    """Show what is in cache files: responses and ids by namespace. No text is printed."""
     from specdec_plugin_suffix.cache_file import VERSION, read
 
     for file in files:

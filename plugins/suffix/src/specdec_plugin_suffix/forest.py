@@ -22,7 +22,7 @@ NO_LIMIT: Final = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How drafts of a request are made (formats.md 12.3).
+    """How drafts of a request are made (arXiv 2411.04975, section 3).
 
     max_factor, offset  a match of m ids may be continued by at most floor(m * max_factor + offset) ids
     min_probability     no draft is less likely than this

@@ -27,7 +27,7 @@ class _Known:
 
 
 class SuffixProposer:
-    """Suffix decoding on the CPU (formats.md 12): the likeliest continuation of the longest match that promises most.
+    """Suffix decoding on the CPU (arXiv 2411.04975): the likeliest continuation of the most promising match.
 
     A step costs O(new ids), and nothing for a request that may not draft: its ids are taken in when it may. A request
     that comes back after preemption goes on with the response that is shared already.

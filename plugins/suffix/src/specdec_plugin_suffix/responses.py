@@ -1,7 +1,7 @@
 """Responses that requests share: their order, namespaces and limits, over one forest; knows no prompts and no locks.
 
 Each namespace has a trie of its own, so that no match leads from one to another. Responses leave in the order in which
-their requests started (formats.md 12.2); under a limit of ids or bytes, the oldest ids of the oldest response first.
+their requests started (docs/suffix.md); under a limit of ids or bytes, the oldest ids of the oldest response first.
 """
 
 from __future__ import annotations

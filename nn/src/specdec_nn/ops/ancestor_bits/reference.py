@@ -1,7 +1,7 @@
 """Token trees as bits: which earlier keys of its own tree a row sees; it does not know attention, pages or requests.
 
 The rows of a tree are the newest id and then its nodes in order, a parent before its children. Bit b of a row says that
-row b of the tree is the row itself or an ancestor of it: the mask rows of formats 2.3.
+row b of the tree is the row itself or an ancestor of it: the tree mask of SpecInfer (arXiv 2305.09781, section 4).
 """
 
 from __future__ import annotations

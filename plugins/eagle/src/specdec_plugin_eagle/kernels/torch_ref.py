@@ -13,7 +13,7 @@ def tree_expand(logits: Tensor, scores: Tensor, top_k: int) -> tuple[Tensor, Ten
 
     logits [n, V_d] float32, scores [n] float32: sums of log-probabilities on the way to each node. Returns ids
     [n, top_k] int64 by descending logit, the lowest id first among equals, and scores [n, top_k] float32: the node's
-    plus the child's log-probability. Source: formats 2.2.
+    plus the child's log-probability. Source: arXiv 2406.16858, section 4.1.
     """
     values, ids = largest(logits, top_k)
     return ids, scores[:, None] + (values - torch.logsumexp(logits, dim=-1, keepdim=True))
@@ -24,7 +24,7 @@ def draft_rows(states: Tensor, parents: Tensor, tokens: Tensor, starts: Tensor, 
 
     states [A, p, H] are the features of the level above, parents [A, f] say which of them each node comes from,
     tokens [A, f] are the nodes' ids, starts [A] the position of the newest id of each request. All rows of a level
-    stand at the same position, starts + depth. Source: formats 0.3 and 2.2.
+    stand at the same position, starts + depth. Source: arXiv 2406.16858, section 4.1.
     """
     index = parents[:, :, None].expand(-1, -1, states.shape[2])
     features = torch.gather(states, 1, index).flatten(0, 1)

@@ -47,7 +47,7 @@ def ernie4_5(library: ModuleType, config: Any, module: int) -> nn.Module:
 
 
 class LongcatBlock(nn.Module):
-    """Latent attention and a dense MLP; the model's own layers have two of each, and experts (formats 7.8)."""
+    """Latent attention and a dense MLP (LongCat-Flash, arXiv 2509.01322); the model's layers are double."""
 
     def __init__(self, library: ModuleType, config: Any, module: int) -> None:
         """Take the parts; names are those of the checkpoint."""

@@ -1,6 +1,6 @@
 """One MTP module: how a token and a state become a state of its own, and that the target's logits; it reads no files.
 
-All families have this one form, after formats 7.1 to 7.8. Rows come in the shifted layout of 0.3.
+All families have this one form, that of DeepSeek-V3 (arXiv 2412.19437, section 2.2). Rows come in the shifted layout.
 """
 
 from __future__ import annotations

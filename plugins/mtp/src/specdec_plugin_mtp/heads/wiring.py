@@ -1,6 +1,6 @@
 """How the modules of each family that drafts are wired, one row each: names, parts and order; it reads no files.
 
-Facts: formats 7.2 to 7.8. A name stands without the prefix that the checkpoint has in front of it; {i} is the module,
+Source: docs/checkpoints.md. A name stands without the prefix that the checkpoint has in front of it; {i} is the module,
 {layer} = L + i in a model with L layers.
 """
 

@@ -1,4 +1,4 @@
-"""Drafts from the tries of a request (formats.md 12.3): where its last ids were seen, and what followed; changes none.
+"""Drafts from the tries of a request (arXiv 2411.04975, section 3): what followed its last ids; changes none.
 
 All sums and products are of float32, in the order of the Arctic library, since its choice between two matches can hang
 on the last bit. The heap of tree drafts is the binary heap of C++'s standard library for the same reason: the order in

@@ -1,6 +1,7 @@
 """The definition of `suffix_forest` in plain Python: one node an id, every suffix led on by every id; knows no cache.
 
-See formats.md 12. Where continuations are equally frequent, their order is that of the Arctic library.
+Source: SuffixDecoding, arXiv 2411.04975, section 3, and docs/suffix.md.
+Where continuations are equally frequent, their order is that of the Arctic library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Field log 1B, stopping: rows that concern stop rules, budgets and lookup; the rows themselves are in the README."""
+"""Rows of docs/bug-reports.md about stop rules, budgets and lookup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that users of other engines reported about Medusa: each stays away, by the number of its field-log row."""
+"""Faults that users of other engines reported about Medusa: each stays away, by its row in docs/bug-reports.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Field log 1J, metrics, through the engine; their arithmetic is tested in the core."""
+"""Metrics, as reported in docs/bug-reports.md, through the engine; their arithmetic is tested in the core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Field log 1B, log-probabilities: rows 32 to 34; the rows themselves are in the README."""
+"""Log-probabilities, as reported in docs/bug-reports.md: rows 32 to 34; the table is docs/bug-reports.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Field log 1E, caches: nothing stale after rejection, abort, reuse or many requests one after the other."""
+"""Caches, docs/bug-reports.md: nothing stale after rejection, abort, reuse or many requests in sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that users of other engines reported about MTP: each stays away, by the number of its row in the field log."""
+"""Faults that users of other engines reported about MTP: each stays away, by its row in docs/bug-reports.md."""
 
 from __future__ import annotations
 

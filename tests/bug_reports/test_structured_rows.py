@@ -1,4 +1,4 @@
-"""Field log 1C, structured output: the inputs of the reports, on an automaton over ids and real matchers."""
+"""Structured output: the inputs of docs/bug-reports.md, on an automaton over ids and real matchers."""
 
 from __future__ import annotations
 

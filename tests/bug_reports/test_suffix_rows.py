@@ -1,4 +1,4 @@
-"""Field log rows about suffix decoding: its drafts past an end, its lengths, its cache without bound, its threads."""
+"""Suffix decoding, docs/bug-reports.md: drafts past an end, lengths, a cache without bound, threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Field log rows about heads over the target's states, through the engine: limits, vocabularies, states, memory."""
+"""Heads over the target's states, docs/bug-reports.md, through the engine: limits, vocabularies, states, memory."""
 
 from __future__ import annotations
 
@@ -80,6 +80,7 @@ def test_a_tree_deeper_than_k_ends_with_the_context_row_42(tmp_path: Path) -> No
     assert [len(ids) for (ids,) in ids_of(spec)] == [18, 39]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["eagle", "eagle3"])
 def test_where_every_draft_is_rejected_the_next_starts_from_the_last_committed_row_47(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -127,6 +128,7 @@ def test_states_and_drafts_are_those_of_solo_runs_both_times_row_55(tmp_path: Pa
             torch.testing.assert_close(first_states(texts), torch.cat(alone), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [{}, {"tree_top_k": 3, "tree_depth": 3}])
 def test_the_drafters_cache_is_freed_and_the_fifth_request_still_has_drafts_row_56(
     shape: dict[str, int], tmp_path: Path
@@ -144,6 +146,7 @@ def test_the_drafters_cache_is_freed_and_the_fifth_request_still_has_drafts_row_
             arena.check_integrity([])
 
 
+@pytest.mark.slow
 def test_a_head_of_fewer_ids_leaves_the_targets_law_row_58(tmp_path: Path) -> None:
     """Its laws are zero on the ids that it lacks."""
     size, table = 8, random_table(8, seed=58)
@@ -161,6 +164,7 @@ def test_a_head_of_fewer_ids_leaves_the_targets_law_row_58(tmp_path: Path) -> No
     assert_follows(counts, table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [{}, {"tree_top_k": 3}, {"draft_sample_method": "probabilistic"}])
 def test_padding_of_a_head_is_never_drafted_row_59(shape: dict[str, Any], tmp_path: Path) -> None:
     """The rows above the target's ids have by far the largest logits, one or another of them everywhere."""

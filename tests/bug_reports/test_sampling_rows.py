@@ -1,4 +1,4 @@
-"""Field log 1A, sampling and losslessness: the inputs of the reports, as far as what exists now can meet them."""
+"""Sampling and losslessness: the inputs of docs/bug-reports.md, as far as what exists now can meet them."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ class ArgmaxOfSoft(Stub):
         return draft
 
 
+@pytest.mark.slow
 def test_a_greedy_draft_that_reports_a_soft_law_biases_nothing_row_1() -> None:
     params = SamplingParams(temperature=1.0, seed=1, n=1000, max_tokens=50)
     results = run(fast(P), [[0]], params, ArgmaxOfSoft(), k=1, max_num_seqs=1000)
@@ -136,6 +137,7 @@ def test_a_verifier_writes_to_none_of_its_inputs_row_3() -> None:
     assert_follows(transitions(results, 4), table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("verifier", "drafts"), [("coupled", [3, 3]), ("standard", [1, 3])])
 def test_drafts_are_scored_with_the_requests_own_temperature_and_nucleus_row_4(
     verifier: str, drafts: list[int]
@@ -197,6 +199,7 @@ def test_unseeded_calls_one_after_the_other_say_different_things_row_8() -> None
         assert len(set(texts)) == 8
 
 
+@pytest.mark.slow
 def test_each_row_of_a_batch_keeps_its_own_law_row_9() -> None:
     # Four requests live in four blocks of one table, so that each sees a table of its own.
     blocks = [random_table(3, seed=90 + i, concentration=0.7) for i in range(4)]

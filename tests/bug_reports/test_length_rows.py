@@ -1,4 +1,4 @@
-"""Field log 1D, lengths: short drafters, empty drafts, full contexts and batches whose drafts differ in length."""
+"""Lengths, docs/bug-reports.md: short drafters, empty drafts, full contexts, batches of drafts of several lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the field log that are about draft models, each as it was reported; more are named where they are tested."""
+"""Rows of docs/bug-reports.md about draft models, each as it was reported; that page names more tests."""
 
 from __future__ import annotations
 
@@ -114,6 +114,7 @@ def test_a_smaller_table_has_no_probability_for_the_ids_that_it_lacks_row_58(tmp
     assert_follows(count(ids[:, 1] * 10 + ids[:, 2], 100), ((law[2] @ law)[:, None] * law).ravel())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"draft_sample_method": "probabilistic"}, {"use_heterogeneous_vocab": True}])
 def test_padding_rows_that_shout_are_never_proposed_row_59(options: dict[str, Any], tmp_path: Path) -> None:
     """The head has 128 rows and the tokenizer 120 words; row 125 is by far the likeliest everywhere."""

@@ -1,4 +1,4 @@
-"""Field log 1B, penalties, bans and processors: the inputs of the reports."""
+"""Penalties, bans and processors: the inputs of docs/bug-reports.md."""
 
 from __future__ import annotations
 

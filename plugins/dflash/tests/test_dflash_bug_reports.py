@@ -1,4 +1,4 @@
-"""Field log rows about heads that draft blocks: vocabularies, sizes, spellings, and the row of the newest id."""
+"""Rows of docs/bug-reports.md about heads that draft blocks: vocabularies, sizes, spellings, the newest id."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def generate(
     return results, recorder
 
 
+@pytest.mark.slow
 def test_a_head_of_fewer_ids_leaves_the_targets_law_row_58(tmp_path: Path) -> None:
     """Its laws are zero on the ids that it lacks."""
     size, table = 8, random_table(8, seed=58)
@@ -65,6 +66,7 @@ def test_a_head_of_fewer_ids_leaves_the_targets_law_row_58(tmp_path: Path) -> No
     assert_follows(counts, table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"draft_sample_method": "probabilistic"}])
 @pytest.mark.parametrize("method", ["dflash", "dspark"])
 def test_padding_of_a_head_is_never_drafted_row_59(method: str, options: dict[str, Any], tmp_path: Path) -> None:
