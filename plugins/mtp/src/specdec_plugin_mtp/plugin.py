@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions, ResolvedConfig, SpeculativeConfig
     from specdec_core.protocols import Proposer
     from specdec_core.registry.loader import Registry
-    from specdec_core.sources import Default, Detection, DraftSource, Problem, TargetHandle, TargetInfo
+    from specdec_core.sources import Default, Detection, DraftSource, Problem, TargetHandle, TargetInfo, TargetSwap
     from specdec_core.traits import MethodTraits
     from specdec_plugin_mtp.options import MtpOptions
 
@@ -77,6 +77,13 @@ class MtpPlugin:
         from specdec_plugin_mtp.detection import detect
 
         return detect(draft)
+
+    @hookimpl
+    def specdec_swap_target(self, source: DraftSource) -> TargetSwap | None:
+        """Turn a speculators file given as the model into its target and itself as the draft."""
+        from specdec_plugin_mtp.detection import swap
+
+        return swap(source)
 
     @hookimpl
     def specdec_check(

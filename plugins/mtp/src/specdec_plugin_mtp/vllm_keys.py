@@ -18,7 +18,11 @@ def vllm_config(
     """Return the keys, or what stands against them."""
     if draft is None:  # the check says so
         return None
-    modules, k = Reading.of(draft).n_predict or 1, config.num_speculative_tokens or 1
+    reading = Reading.of(draft)
+    if reading.family is not None and reading.family.recursive:
+        message = "vLLM reads MTP modules out of the target's own checkpoint, and not files of speculators' type mtp"
+        return Problem(key="model", message=message)
+    modules, k = reading.n_predict or 1, config.num_speculative_tokens or 1
     if min(modules, k) > 1 and options.recurrence(modules) == "modules":
         message = f"its {modules} modules draft one behind the other, and vLLM's runner uses the first one again"
         return Problem(key="mtp_recurrence", message=message)
