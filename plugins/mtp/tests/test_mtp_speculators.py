@@ -100,7 +100,10 @@ def compared(folder: Path, layer: str, temperature: float = 0.0, k: int = 4, **k
     handle.info = info_of(layer, folder)
     file = save(folder / "draft", layer)
     method = build(Subject("mtp", {"model": file, **keys}, None), handle.info, k)
-    tables = {"embedding": target(layer).get_input_embeddings().weight.detach(), "head": target(layer).lm_head.weight.detach()}
+    tables = {
+        "embedding": target(layer).get_input_embeddings().weight.detach(),
+        "head": target(layer).lm_head.weight.detach(),
+    }
     config = settings_of(layer)["transformer_layer_config"]
     module = mtp_oracle.Module("speculators", config, tensors_of(layer), 0, **tables)
     comparing = Compared(method.proposer(handle), partial(mtp_oracle.reuse, module))
