@@ -104,6 +104,7 @@ class TargetInfo:
     num_layers         number of decoder layers
     max_model_len      the most positions a request may take
     tensor_parallel_size  the host's, 1 for the reference engine
+    extra              what a host notes besides; "tokenizer": which one it takes, where not that beside the weights
     revision           branch, tag or commit of a hub id in `model`; None for its main branch
     """
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions, ResolvedConfig, SpeculativeConfig
     from specdec_core.protocols import Proposer
     from specdec_core.registry.loader import Registry
-    from specdec_core.sources import Detection, DraftSource, Problem, TargetHandle
+    from specdec_core.sources import Detection, DraftSource, Problem, TargetHandle, TargetInfo
     from specdec_core.traits import MethodTraits
     from specdec_plugin_draft_model.options import DraftModelOptions
 
@@ -44,12 +44,12 @@ class DraftModelPlugin:
 
     @hookimpl
     def specdec_check(
-        self, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None
+        self, config: SpeculativeConfig, options: MethodOptions, draft: DraftSource | None, target: TargetInfo
     ) -> Sequence[Problem]:
-        """Return what is wrong with the checkpoint and the options together."""
+        """Return what is wrong with the checkpoint, the target and the options together."""
         from specdec_plugin_draft_model.traits import problems_of
 
-        return problems_of(config, cast("DraftModelOptions", options), draft)
+        return problems_of(config, cast("DraftModelOptions", options), draft, target)
 
     @hookimpl
     def specdec_make_proposer(
