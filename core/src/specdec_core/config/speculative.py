@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from specdec_core.config.batch_ranges import BatchRange, read_ranges
 from specdec_core.config.fingerprint import fingerprint
 from specdec_core.config.options import MethodOptions, RequestOptions, request_options, validate
 from specdec_core.config.parse import load_mapping, spell_keys
+from specdec_core.config.read_only import ReadOnlyDict, read_only
 from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource, Problem
 from specdec_core.traits import MethodTraits
@@ -69,7 +70,7 @@ class SpeculativeConfig(BaseModel):
     controller: Name | None = None
     observers: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
-    other_keys: Mapping[str, Any] = Field(default_factory=dict)
+    other_keys: Annotated[Mapping[str, Any], AfterValidator(read_only)] = Field(default_factory=ReadOnlyDict)
 
     @model_validator(mode="before")
     @classmethod
