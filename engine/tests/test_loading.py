@@ -161,3 +161,58 @@ def test_hub_ids_are_found_in_the_cache_without_a_connection_and_others_are_one_
         kind, message = said[name]
         assert kind == "TargetError" and shown in message and "offline, only what was fetched before" in message
         assert "\n" not in message
+
+
+# Prints what each name of a .gguf file on a hub drafts with, or how it is refused; without a connection.
+GGUF_OFFLINE = """
+import json, sys
+from specdec_core.config.resolve import resolve
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
+from specdec_core.sources import TargetInfo
+from specdec_engine import LLM, SamplingParams
+
+said = {}
+for name in sys.argv[2:]:
+    keys = {"method": "draft_model", "model": name, "num_speculative_tokens": 3}
+    try:
+        resolve(keys, TargetInfo.from_folder(sys.argv[1]), Registry(Catalog.discover()))
+        with LLM(sys.argv[1], keys, strict=True) as llm:
+            output = llm.generate("the cat", SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True))[0]
+            said[name] = [output.outputs[0].token_ids, output.metrics.mean_acceptance_length]
+    except Exception as error:
+        said[name] = str(error)
+json.dump(said, sys.stdout)
+"""
+
+
+def test_a_gguf_file_on_a_hub_drafts_by_either_spelling_and_a_kind_of_them_is_refused_by_name(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    target, packed = tmp_path / "target", tmp_path / "packed"
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+    (packed / "sub").mkdir(parents=True)
+    write_gguf(packed / "tiny.gguf", model, tokenizer)
+    (packed / "sub" / "tiny.gguf").write_bytes((packed / "tiny.gguf").read_bytes())
+    put_into_cache(tmp_path / "hub", "org/name-GGUF", {"main": packed})
+    files = [f"org/name-GGUF{end}" for end in ("/tiny.gguf", ":tiny.gguf", "/sub/tiny.gguf")]
+    kind, missing = "org/name-GGUF:Q4_K_M", "org/name-GGUF/other.gguf"
+    ours = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1", "SPECDEC_KERNELS": "reference"}
+    done = subprocess.run(
+        [sys.executable, "-c", GGUF_OFFLINE, str(target), *files, kind, missing],
+        env={**os.environ, **ours},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    with LLM(target) as llm:
+        plain = llm.generate("the cat", SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True))[0]
+    for name in files:
+        ids, accepted = said[name]
+        assert ids == plain.outputs[0].token_ids
+        assert accepted > 2, "the drafter is the target itself"
+    assert f"{kind!r} names a kind of quantisation (Q4_K_M); name the file: org/name-GGUF/<file>.gguf" in said[kind]
+    assert f"{missing!r} is neither a folder here nor to be had from the hub" in said[missing]

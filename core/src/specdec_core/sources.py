@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from specdec_core.config import checkpoint, gguf_file
+from specdec_core.config.read_only import read_only
 from specdec_core.errors import ConfigError, TargetError
 
 if TYPE_CHECKING:
@@ -98,12 +99,13 @@ class TargetInfo:
     """What is known of the target without loading it.
 
     model              name or folder, None for a model that came as an object
-    hf_config          its config.json as plain data
+    hf_config          its config.json as plain data, which cannot be changed
     vocab_size         rows of the embedding, padding included
     hidden_size        width of the hidden state
     num_layers         number of decoder layers
     max_model_len      the most positions a request may take
     tensor_parallel_size  the host's, 1 for the reference engine
+    extra              what a host notes besides; "tokenizer": which one it takes, where not that beside the weights
     revision           branch, tag or commit of a hub id in `model`; None for its main branch
     """
 
@@ -116,6 +118,11 @@ class TargetInfo:
     tensor_parallel_size: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
     revision: str | None = None
+
+    def __post_init__(self) -> None:
+        """Take copies that nobody can change: every plugin is handed this object."""
+        for name in ("hf_config", "extra"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
 
     @classmethod
     def from_config(
@@ -147,7 +154,7 @@ class TargetInfo:
         vocab_size, hidden_size, num_layers, positions = (value or 0 for value in values.values())
         return cls(
             model=model,
-            hf_config=copy.deepcopy(dict(hf_config)),
+            hf_config=hf_config,
             vocab_size=vocab_size,
             hidden_size=hidden_size,
             num_layers=num_layers,
@@ -196,7 +203,7 @@ class DraftSource:
         self.model: Final = fspath(model)
         is_local = revision is not None and Path(self.model).expanduser().exists()
         self.revision: Final = None if is_local else revision
-        self._patch: Final = dict(patch or {})
+        self._patch: Final = read_only(patch or {})
 
     def __repr__(self) -> str:
         """Name the source."""
@@ -208,7 +215,7 @@ class DraftSource:
 
     def as_json(self) -> dict[str, Any]:
         """Return the arguments that name the same source again, as plain data."""
-        return {"model": self.model, "patch": self._patch, "revision": self.revision}
+        return {"model": self.model, "patch": copy.deepcopy(self._patch), "revision": self.revision}
 
     @cached_property
     def original(self) -> DraftSource:
@@ -222,7 +229,7 @@ class DraftSource:
 
     @cached_property
     def hf_config(self) -> Mapping[str, Any]:
-        """Its config.json as plain data, read-only at the top; empty for weights that come without one."""
+        """Its config.json as plain data, which cannot be changed; empty for weights that come without one."""
         # Of a hub id no weights yet: the config may be all that is needed.
         place = checkpoint.locate(self.model, JSON_FILES, self.revision)
         file = (place if place.is_dir() else place.parent) / CONFIG
@@ -238,7 +245,8 @@ class DraftSource:
         else:
             message = f"{self.model!r} has neither {CONFIG} nor weights (.safetensors, .bin, .pt)"
             raise ConfigError(message)
-        return MappingProxyType({**config, **copy.deepcopy(self._patch)})
+        found: Mapping[str, Any] = read_only({**config, **self._patch})
+        return found
 
     @property
     def architectures(self) -> tuple[str, ...]:

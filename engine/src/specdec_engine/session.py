@@ -105,11 +105,21 @@ class Wanted:
     skip: bool = False
     runs_code: bool = False
 
+    def noted(self) -> dict[str, Any]:
+        """Return what `TargetInfo.extra` says of a tokenizer that is not the one beside the weights."""
+        if self.skip or self.revision is not None:
+            return {"tokenizer": self.revision}
+        return {} if self.given is None else {"tokenizer": str(self.given) if self._is_named else "an object"}
+
+    @property
+    def _is_named(self) -> bool:
+        return isinstance(self.given, (str, PathLike))
+
     def load(self, source: ModelSource | None) -> Any | None:
         """Return the tokenizer, None if there is none. Raises TargetError for one that cannot be read."""
         if self.skip:
             return None
-        if isinstance(self.given, (str, PathLike)):
+        if self._is_named:
             return load_named_tokenizer(fspath(self.given), self.revision, self.mode, runs_code=self.runs_code)
         if self.given is not None or source is None:
             return self.given
@@ -191,7 +201,8 @@ def open_session(
             source, hf_config = read_config(model, None, hf_model, trust_remote_code)
         else:
             raise
-    info = replace(target_info(model, hf_config, limits), revision=None if source is None else source.revision)
+    at = None if source is None else source.revision
+    info = replace(target_info(model, hf_config, limits), revision=at, extra=tokenizer.noted())
     resolved = None if speculative_config is None else resolve(speculative_config, info, registry)
     loaded_tokenizer = tokenizer.load(source)  # before the weights: what is wrong with it is said at once
     if hf_model is None:

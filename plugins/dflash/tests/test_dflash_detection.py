@@ -155,6 +155,16 @@ def test_a_speculators_file_of_the_second_generation_is_claimed_and_refused_by_n
         layout.build(tmp_path / "y")
 
 
+def test_an_xpress_file_is_claimed_and_refused_by_name_and_reason(tmp_path: Path) -> None:
+    layout = LAYOUTS["speculators"]
+    settings = {**layout.settings, "speculators_model_type": "xpress", "architectures": ["XPressSpeculator"]}
+    layout = replace(layout, settings={**settings, "xpress_rank": 256})
+    assert claim(layout, tmp_path / "x")[0] == "dflash"
+    assert swap_target(DraftSource(layout.save(tmp_path / "x")), Registry(Catalog.discover(), strict=True)) is not None
+    with pytest.raises(Exception, match=r"an XPress head \(speculators_model_type 'xpress'\), and the refiner behind"):
+        layout.build(tmp_path / "y")
+
+
 def test_conversion_of_the_speculators_format_gives_the_fields_of_the_table() -> None:
     flash = {**LAYOUTS["speculators"].settings, "draft_vocab_size": 40, "target_hidden_size": 32}
     plain = speculators.converted(flash)

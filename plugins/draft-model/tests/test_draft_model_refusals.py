@@ -12,12 +12,17 @@ import pytest
 import torch
 import transformers
 from draft_model_folders import METHOD, draft, drafter, patch, saved
+from draft_model_folders import keys as draft_keys
+from draft_model_tokenizers import byte_level, metaspace, numbered
 
 from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError, PluginError, SpecdecError, TargetError
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
+from specdec_core.sources import TargetInfo
+from specdec_engine import LLM
+from specdec_plugin_draft_model.tokenizer_files import texts_of
 from specdec_testing.fakes import FakeTarget
 from specdec_testing.targets import tiny_target
 
@@ -108,14 +113,14 @@ def test_a_mask_token_beyond_the_models_ids_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_model_that_a_flat_batch_would_compute_wrongly_is_refused(tmp_path: Path) -> None:
-    refused(draft(tmp_path / "conv", "lfm2"), "layer 0 of model type 'lfm2' is of type 'conv'", TargetError)
+    refused(draft(tmp_path / "conv", "lfm2"), "layer 0 of model type 'lfm2' is of type 'conv'")
     refused(draft(tmp_path / "bloom", "bloom"), "attention interface", TargetError)
 
 
 def test_a_table_of_positions_that_neighbours_would_change_is_allowed_below_its_switch(tmp_path: Path) -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0, "original_max_position_embeddings": 64}
     model = draft(tmp_path / "d", rope_parameters=rope)
-    refused(model, "set max_model_len to at most 64", TargetError)
+    refused(model, "set max_model_len to at most 64")
     drafter(model, TARGET, max_model_len=64)
 
 
@@ -222,3 +227,94 @@ def test_options_are_those_of_the_page() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", (root / "docs/draft_model.md").read_text(), re.MULTILINE)
     defaults = {name: json.loads(value) for name, value in rows}
     assert defaults == {name: field.default for name, field in DraftModelOptions.model_fields.items()}
+
+
+# What files tell already is refused before anything loads
+
+
+@pytest.fixture
+def target_folder(tmp_path: Path) -> Path:
+    """A target with a tokenizer beside it."""
+    folder = tmp_path / "target"
+    saved(folder, TARGET.model, numbered([f"w{i}" for i in range(128)]))
+    return folder
+
+
+def checked(target: Path | TargetInfo, model: str, **keys: Any) -> ResolvedConfig:
+    info = target if isinstance(target, TargetInfo) else TargetInfo.from_folder(str(target))
+    return resolve({**draft_keys(model), **keys}, info, Registry(Catalog.discover()))
+
+
+def test_ids_with_other_texts_are_refused_by_their_files(target_folder: Path, tmp_path: Path) -> None:
+    names = [f"w{i}" for i in range(128)]
+    names[5], names[9] = names[9], names[5]
+    other = draft(tmp_path / "d", tokenizer=numbered(names))
+    with pytest.raises(ConfigError, match=r"id 5 is 'w5' in the target and 'w9' in the drafter, the first of 2 ids"):
+        checked(target_folder, other)
+    checked(target_folder, other, **MAPPED)
+    checked(target_folder, draft(tmp_path / "same", tokenizer=numbered([f"w{i}" for i in range(128)])))
+    checked(target_folder, draft(tmp_path / "none"))
+
+
+def test_files_of_pieces_and_of_added_tokens_are_read_as_the_tokenizer_reads_them(tmp_path: Path) -> None:
+    for number, tokenizer in enumerate((byte_level(), metaspace(), numbered(["a", "b"], eos="</s>"))):
+        tokenizer.add_tokens(["<new>"])
+        tokenizer.save_pretrained(tmp_path / str(number))
+        found = texts_of(str(tmp_path / str(number)), None, 10**6)
+        assert found == {i: text for text, i in tokenizer.get_vocab().items()}
+
+
+def test_a_host_with_another_tokenizer_than_the_one_beside_the_weights_is_not_judged_by_that(
+    target_folder: Path, tmp_path: Path
+) -> None:
+    other = draft(tmp_path / "d", tokenizer=numbered([f"v{i}" for i in range(128)]))
+    own = tmp_path / "tokenizer"
+    numbered([f"v{i}" for i in range(128)]).save_pretrained(own)
+    with LLM(str(target_folder), draft_keys(other), tokenizer=str(own)) as llm:
+        assert llm.get_tokenizer() is not None
+    with pytest.raises(ConfigError, match="different tokenizers"):
+        LLM(str(target_folder), draft_keys(other))
+
+
+OLD_ROPE = {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"layer_types": ["full_attention", "linear_attention"]}, "layer 1 of .* is of type 'linear_attention'"),
+        ({"is_encoder_decoder": True}, "is an encoder-decoder"),
+        (
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 64}},
+            "set max_model_len to at most 64",
+        ),
+        (
+            {
+                "rope_parameters": None,
+                "rope_scaling": {"type": "dynamic", "factor": 2.0},
+                "max_position_embeddings": 64,
+            },
+            "",
+        ),
+        (PARD | {"pard_token": 128}, "pard_token 128 of .* is none of its 128 ids"),
+    ],
+    ids=str,
+)
+def test_a_model_that_could_not_run_here_is_refused_by_its_config(
+    settings: dict[str, Any], said: str, target_folder: Path, tmp_path: Path
+) -> None:
+    model = patch(draft(tmp_path / "d"), **settings)
+    if not said:
+        checked(target_folder, model)
+        return
+    with pytest.raises(ConfigError, match=said):
+        checked(target_folder, model)
+
+
+def test_a_host_with_draft_models_of_its_own_may_run_what_this_drafter_cannot(
+    target_folder: Path, tmp_path: Path
+) -> None:
+    model = patch(draft(tmp_path / "d"), layer_types=["full_attention", "linear_attention"])
+    info = TargetInfo.from_folder(str(target_folder))
+    resolved = resolve(draft_keys(model), info, Registry(Catalog.discover()), host_has_methods=True)
+    assert "linear_attention" in resolved.drafter_problems[0].message

@@ -1,6 +1,7 @@
 """Drafts of MTP modules by the plainest code, float64 and dense, without caches.
 
-Written from docs/checkpoints.md and the paper (arXiv 2412.19437, section 2.2) alone.
+Written from docs/checkpoints.md and the papers alone: arXiv 2412.19437, section 2.2, and for files of speculators' type
+mtp arXiv 2509.18362.
 
 Knows the tensors and config keys of checkpoints as they are stored, and nothing of the plugin or of transformers.
 Everything is computed anew from all rows each time.
@@ -69,6 +70,7 @@ class Module:
             "mimo": f"model.mtp_layers.{i}.",
             "ernie": "model.",
             "longcat": f"model.mtp.layers.{i}.",
+            "speculators": f"mtp_layers.{i}.",
         }[family]
         self.t = {name.removeprefix(at): tensor.double() for name, tensor in tensors.items() if name.startswith(at)}
         self.i, self.embedding, self.head = i, embedding.double(), head.double()
@@ -81,18 +83,20 @@ class Module:
         """Return logits [T, V] and feedback [T, H] of rows."""
         place = torch.tensor(list(positions))
         e = self.embedding[torch.tensor(list(tokens))]
-        if self.family != "longcat":
+        if self.family not in ("longcat", "speculators"):
             e = torch.where(place[:, None] == 0, torch.zeros_like(e), e)
         pre = self._block(self._joined(e, states.double()), place)
         if self.family == "ernie":
             return pre @ self.head.T, pre
-        weight = {"mimo": "final_layernorm.weight"}.get(self.family, "shared_head.norm.weight")
+        own = self.family in ("mimo", "speculators")
+        weight = "final_layernorm.weight" if own else "shared_head.norm.weight"
         post = rms(pre, self.t[weight] if self.final is None else self.final, self.eps)
         return post @ self.head.T, pre if self.family == "glm4_moe" else post
 
     def _joined(self, e: Tensor, g: Tensor) -> Tensor:
         names = {
             "mimo": ("token_layernorm", "hidden_layernorm", "input_proj"),
+            "speculators": ("token_layernorm", "hidden_layernorm", "input_proj"),
             "ernie": (f"mtp_emb_norm.{self.i}", f"mtp_hidden_norm.{self.i}", f"mtp_linear_proj.{self.i}"),
             "longcat": ("enorm.m", "hnorm.m", "eh_proj"),
         }.get(self.family, ("enorm", "hnorm", "eh_proj"))

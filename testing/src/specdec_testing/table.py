@@ -21,6 +21,23 @@ def random_table(vocab_size: int, seed: int = 0, concentration: float = 1.0) -> 
     return table
 
 
+def tempered(table: npt.ArrayLike, temperature: float) -> FloatTable:
+    """Return the table [V, V] whose rows are `table`'s when sampled at a temperature: row^temperature, normalised."""
+    rows = np.asarray(table, np.float64) ** temperature
+    normalised: FloatTable = rows / rows.sum(axis=1, keepdims=True)
+    return normalised
+
+
+def joint(table: npt.ArrayLike, first: int, length: int) -> FloatTable:
+    """Return the probabilities [V^length] of all texts of `length` ids after the id `first`, the last id fastest."""
+    rows = np.asarray(table, np.float64)
+    found: FloatTable = rows[first]
+    for _ in range(length - 1):
+        found = found[..., None] * rows
+    flat: FloatTable = found.ravel()
+    return flat
+
+
 def table_target(
     table: npt.ArrayLike,
     *,

@@ -26,22 +26,26 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?\Z")
 def locate(model: str, patterns: Sequence[str] | None = None, revision: str | None = None) -> Path:
     """Return the local path that a name stands for, fetching a hub id that is no local path (only files of `patterns`).
 
-    `revision` is the branch, tag or commit of a hub id, None for its main branch; a local path has none. Raises
-    ConfigError for what is neither a file, nor a folder, nor to be had from the hub.
+    A .gguf file of a hub (`gguf_file.on_hub`) is fetched whole. `revision` is the branch, tag or commit of a hub id,
+    None for its main branch; a local path has none. Raises ConfigError for what is neither a file, nor a folder, nor
+    could be downloaded from the Hub.
     """
     path = Path(model).expanduser()
     if path.exists():
         return path
-    if not _HUB_ID.match(model):
+    file = gguf_file.on_hub(model)
+    if file is None and not _HUB_ID.match(model):
         message = f"there is no folder or file {model!r}"
         raise ConfigError(message)
     try:
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import hf_hub_download, snapshot_download
     except ImportError as error:
         message = f"there is no folder {model!r}; to fetch it from the hub: pip install huggingface_hub"
         raise ConfigError(message) from error
     at: dict[str, Any] = {} if revision is None else {"revision": revision}
     try:
+        if file is not None:
+            return Path(hf_hub_download(*file, **at))
         return Path(snapshot_download(model, allow_patterns=None if patterns is None else list(patterns), **at))
     except Exception as error:  # the hub's client raises a dozen classes for offline, gated, missing, malformed
         cause = str(error).partition("\n")[0]

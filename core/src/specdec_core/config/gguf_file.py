@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
 from specdec_core.errors import ConfigError
 
 ENDING: Final = ".gguf"
+_FILE_ON_HUB = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)[/:]([\w][\w./ -]*\.gguf)")
+_KIND_ON_HUB = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*):([\w-]+)")
 # Keys of the file, behind the architecture's name, and those of config.json.
 FIGURES: Final = {
     "embedding_length": "hidden_size",
@@ -16,6 +19,22 @@ FIGURES: Final = {
     "vocab_size": "vocab_size",
     "attention.head_count": "num_attention_heads",
 }
+
+
+def on_hub(model: str) -> tuple[str, str] | None:
+    """Return hub id and file of a name such as `org/name/file.gguf` or `org/name:file.gguf`, None for other names.
+
+    The file may lie in folders of the repository. Raises ConfigError for `org/name:Q4_K_M`, vLLM's way to name a kind
+    of quantisation: which file that is, only the Hub can tell.
+    """
+    if model.startswith((".", "/", "~")):
+        return None
+    if (named := _FILE_ON_HUB.fullmatch(model)) is not None:
+        return named[1], named[2]
+    if (kind := _KIND_ON_HUB.fullmatch(model)) is not None:
+        message = f"{model!r} names a kind of quantisation ({kind[2]}); name the file: {kind[1]}/<file>{ENDING}"
+        raise ConfigError(message)
+    return None
 
 
 def read_config(file: Path) -> dict[str, Any]:

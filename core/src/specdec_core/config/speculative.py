@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import to_jsonable_python
 
 from specdec_core.config.batch_ranges import BatchRange, read_ranges
@@ -25,6 +25,7 @@ from specdec_core.config.options import (
     validate,
 )
 from specdec_core.config.parse import load_mapping, spell_keys
+from specdec_core.config.read_only import ReadOnlyDict, read_only
 from specdec_core.context import MethodContext
 from specdec_core.errors import ConfigError
 from specdec_core.registry.catalog import Record
@@ -90,7 +91,7 @@ class SpeculativeConfig(BaseModel):
     controller: Name | None = None
     observers: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
-    other_keys: Mapping[str, Any] = Field(default_factory=dict)
+    other_keys: Annotated[Mapping[str, Any], AfterValidator(read_only)] = Field(default_factory=ReadOnlyDict)
 
     @model_validator(mode="before")
     @classmethod

@@ -39,6 +39,7 @@ class Settled:
 
 def target_info(model_config: Any, parallel_config: Any) -> TargetInfo:
     """Describe vLLM's target from its `ModelConfig` and `ParallelConfig`."""
+    tokenizer = getattr(model_config, "tokenizer", None)
     return TargetInfo(
         model=model_config.model,
         hf_config=model_config.hf_config.to_dict(),
@@ -48,6 +49,7 @@ def target_info(model_config: Any, parallel_config: Any) -> TargetInfo:
         max_model_len=model_config.max_model_len,
         tensor_parallel_size=parallel_config.tensor_parallel_size,
         revision=model_config.revision,
+        extra={} if tokenizer in (None, model_config.model) else {"tokenizer": tokenizer},
     )
 
 

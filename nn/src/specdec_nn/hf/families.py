@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from specdec_core.config.rope import model_rope_problem
@@ -19,8 +20,11 @@ def text_config(config: Any) -> Any:
     return getter(decoder=True) if callable(getter) else config
 
 
-def check_config(config: Any, max_model_len: int) -> None:
-    """Raise TargetError if the configuration names something that a flat ragged batch would compute wrongly."""
+def check_config(config: Any, max_model_len: int, *, built: bool = True) -> None:
+    """Raise TargetError if the configuration names something that a flat ragged batch would compute wrongly.
+
+    `built` says that it is an object of transformers' class, which has read all keys.
+    """
     text = text_config(config)
     name = getattr(text, "model_type", type(text).__name__)
     if getattr(config, "is_encoder_decoder", False):
@@ -34,12 +38,26 @@ def check_config(config: Any, max_model_len: int) -> None:
                 f"{' or '.join(sorted(RUNNABLE_LAYER_TYPES))}"
             )
             raise TargetError(message)
-    problem = model_rope_problem({"rope_parameters": getattr(text, "rope_parameters", None)}, built=True)
+    problem = model_rope_problem({"rope_parameters": getattr(text, "rope_parameters", None)}, built=built)
     if problem is not None:
         message = f"model type {name!r} cannot be built: {problem}"
         raise TargetError(message)
     for rope in _rope_parameters(text):
         _check_rope(rope, text, name, max_model_len)
+
+
+def data_problem(config: Mapping[str, Any], max_model_len: int) -> str | None:
+    """Return what a config.json rules out already, None if nothing; what only its class adds is left to `check_config`.
+
+    Needs neither torch nor transformers, so that a method can refuse a model before anything loads.
+    """
+    try:
+        check_config(SimpleNamespace(**{str(key): value for key, value in config.items()}), max_model_len, built=False)
+    except TargetError as error:
+        return str(error)
+    except (AttributeError, TypeError, ValueError):  # keys that only the class can read
+        return None
+    return None
 
 
 def _rope_parameters(text: Any) -> Iterator[dict[str, Any]]:

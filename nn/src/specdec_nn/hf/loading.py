@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from specdec_core.config import checkpoint
+from specdec_core.config import checkpoint, gguf_file
 from specdec_core.config.remote_code import TARGET_PERMISSION, NeededCode, code_of_generation, code_of_model
 from specdec_core.errors import ConfigError, TargetError
 
@@ -77,7 +76,7 @@ class ModelSource:
 
     @classmethod
     def of(cls, model: str, revision: str | None = None, runs_code: bool = False) -> ModelSource:
-        """Read a folder, a .gguf file, a hub id, or `org/name/file.gguf` of the hub.
+        """Read a folder, a .gguf file, a hub id, or `org/name/file.gguf` (also `org/name:file.gguf`) of the hub.
 
         Raises TargetError for a local path that has no model, and for a revision of one.
         """
@@ -87,15 +86,14 @@ class ModelSource:
             message = f"revision={revision!r} is of a hub id, but model {model!r} is a local path; leave it out"
             raise TargetError(message)
         if not model.endswith(GGUF):
-            if local:
-                _check_folder(model, path)
+            _check_place(model, path if local else None)
             return cls(model, str(path) if local else model, revision=revision, runs_code=runs_code)
         if importlib.util.find_spec("gguf") is None:
             message = f"reading {model!r} needs the package gguf: pip install 'specdec-nn[gguf]'"
             raise TargetError(message)
-        on_hub = None if local else re.fullmatch("([^/]+/[^/]+)/(.+)", model)
-        if on_hub is not None:
-            return cls(model, on_hub[1], on_hub[2], revision, runs_code)
+        file = None if local else gguf_file.on_hub(model)
+        if file is not None:
+            return cls(model, *file, revision, runs_code)
         if not path.is_file():
             message = f"model {model!r} is not a file here; expected a path of a .gguf file, or org/name/file.gguf"
             raise TargetError(message)
@@ -122,6 +120,17 @@ class ModelSource:
             f"model {self.name!r}{at} is no local path, and {what} of a hub id of this name cannot be had: "
             f"{first_line(error)}. Check the name, or pass a folder; offline, only what was fetched before is there"
         )
+
+
+def _check_place(model: str, path: Path | None) -> None:
+    """Raise TargetError for a folder (at `path`) without a model, or for a hub id that only names a kind of .gguf."""
+    if path is not None:
+        _check_folder(model, path)
+        return
+    try:
+        gguf_file.on_hub(model)
+    except ConfigError as error:
+        raise TargetError(f"model {error}") from error
 
 
 def _check_folder(model: str, path: Path) -> None:

@@ -9,13 +9,12 @@ from specdec_core.config.rope import rope_problem
 from specdec_core.sources import DraftSource
 from specdec_plugin_dflash import names, reading
 from specdec_plugin_dflash.names import DFLASH, DSPARK
-from specdec_plugin_dflash.speculators import SECOND_KEYS
+from specdec_plugin_dflash.speculators import SECOND_KEYS, TYPE, XPRESS
 
 Refusal = tuple[str, str, str]  # what is wrong, the next step, the key
 
 # Blocks of these families are wired in ways that nothing here builds.
 OTHER_FAMILIES: Final = ("gemma", "deepseek", "cohere", "gptoss")
-XPRESS: Final = "xpress"
 FACTORS: Final = ("input_embedding_scale", "logit_scale")
 HEAD_OF_ANOTHER: Final = "give the checkpoint of a head, or the method that it belongs to"
 
@@ -26,6 +25,10 @@ def unbuilt(method: str, draft: DraftSource, shapes: Mapping[str, object]) -> Re
     if "mask_hidden" in shapes:
         message = "it has the tensor mask_hidden, which makes it a P-EAGLE head"
         return message, 'use "method": "eagle3"', "method"
+    refiner = _refiner(config, shapes)
+    if refiner is not None:
+        message = f"it is an XPress head ({refiner}), and the refiner behind its block is not built here"
+        return message, "give a DFlash head without one, or a DSpark head", "model"
     gated = _gated(config, shapes)
     if gated is not None:
         message = f"it is a head with {gated}, and only DSpark's plain (vanilla) Markov heads are built here"
@@ -57,13 +60,16 @@ def unbuilt(method: str, draft: DraftSource, shapes: Mapping[str, object]) -> Re
     return None if rope is None else (rope, "give a head whose positions are of a known type", "model")
 
 
+def _refiner(config: Mapping[str, object], shapes: Mapping[str, object]) -> str | None:
+    """Return what makes it an XPress head, None if nothing does."""
+    said = [f"{key} {XPRESS!r}" for key in (TYPE, "markov_head_type") if config.get(key) == XPRESS]
+    said += sorted(name for name in (*config, *shapes) if name.startswith((XPRESS, "refiner_head.")))
+    return said[0] if said else None
+
+
 def _gated(config: Mapping[str, object], shapes: Mapping[str, object]) -> str | None:
-    """Return what makes it an XPress head, or its Markov head a gated one; None if nothing does."""
+    """Return what makes its Markov head a gated one, None if nothing does."""
     kind = config.get("markov_head_type")
-    said = [key for key in ("speculators_model_type", "markov_head_type") if config.get(key) == XPRESS]
-    said += sorted(name for name in (*config, *shapes) if name.startswith(XPRESS))
-    if said:
-        return f"XPress parts ({said[0]})"
     if isinstance(kind, str) and "gat" in kind.lower():
         return f"a gated Markov head (markov_head_type {kind!r})"
     found = [name for name in sorted(shapes) if name.startswith("markov_head.") and "gate" in name]

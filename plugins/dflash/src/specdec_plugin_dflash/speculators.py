@@ -11,7 +11,8 @@ from specdec_plugin_dflash.names import DFLASH, DSPARK
 SECTION: Final = "speculators_config"
 TYPE: Final = "speculators_model_type"
 BASE: Final = "transformer_layer_config"
-METHODS: Final = {"dflash": DFLASH, "dflash2": DFLASH, "dspark": DSPARK}
+XPRESS: Final = "xpress"  # a DFlash head with a refiner behind it, which `refusing` rules out
+METHODS: Final = {"dflash": DFLASH, "dflash2": DFLASH, "dspark": DSPARK, XPRESS: DFLASH}
 SECOND_KEYS: Final = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 SPARK_KEYS: Final = (
     "mask_token_id",

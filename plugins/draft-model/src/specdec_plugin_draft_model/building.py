@@ -7,7 +7,6 @@ from typing import Any
 
 from specdec_core.config.remote_code import DRAFT_PERMISSION
 from specdec_core.context import MethodContext, ProposerBuild
-from specdec_core.errors import ConfigError
 from specdec_core.protocols import Proposer
 from specdec_core.registry.kernels import Kernels
 from specdec_core.sources import DraftSource, TargetHandle, TargetInfo
@@ -48,9 +47,6 @@ def make(ctx: MethodContext[DraftModelOptions], build: ProposerBuild) -> Propose
     info = TargetInfo.from_config(draft.model, hf_config.to_dict(), max_model_len=end)
     check_config(hf_config, end)
     mask = mask_token(draft.hf_config) if is_parallel(options, draft) else None
-    if mask is not None and mask >= info.vocab_size:
-        message = f"pard_token {mask} of {draft.model!r} is none of its {info.vocab_size} ids"
-        raise ConfigError(message)
     tokenizer = load_tokenizer(source)
     if text_level:
         need_both(target.tokenizer, tokenizer)

@@ -11,9 +11,11 @@ from specdec_core.context import MethodContext
 from specdec_core.errors import ConfigError, TargetError
 from specdec_core.sources import DraftSource, Problem, TargetInfo, language_config
 from specdec_core.traits import MethodTraits
+from specdec_nn.hf.families import data_problem
 from specdec_plugin_draft_model.detection import PARD_TOKEN, is_pard, mask_token, other_kind
 from specdec_plugin_draft_model.options import DraftModelOptions
 from specdec_plugin_draft_model.quantising import AS_IT_IS, quantization_config
+from specdec_plugin_draft_model.tokenizer_files import OTHER_TOKENIZERS, difference
 
 
 def is_parallel(options: DraftModelOptions, draft: DraftSource) -> bool:
@@ -51,7 +53,7 @@ def problems_of(ctx: MethodContext[DraftModelOptions]) -> Sequence[Problem]:
     """Return everything that is wrong."""
     options, draft = ctx.options, ctx.checkpoint
     return [
-        *_checkpoint_problems(options, draft),
+        *_checkpoint_problems(ctx),
         *_code_problems(options, draft),
         *_parallel_problems(options, draft),
         *_quantization_problems(options, draft),
@@ -59,7 +61,8 @@ def problems_of(ctx: MethodContext[DraftModelOptions]) -> Sequence[Problem]:
     ]
 
 
-def _checkpoint_problems(options: DraftModelOptions, draft: DraftSource) -> Iterator[Problem]:
+def _checkpoint_problems(ctx: MethodContext[DraftModelOptions]) -> Iterator[Problem]:
+    options, draft, target = ctx.options, ctx.checkpoint, ctx.target
     other = other_kind(draft)
     if other is not None:
         message = f"{draft.model!r} is another kind of drafter ({other}), not a language model of its own"
@@ -70,9 +73,23 @@ def _checkpoint_problems(options: DraftModelOptions, draft: DraftSource) -> Iter
         message = f"{draft.model!r} cannot be built: {rope}"
         yield Problem(key="model", message=message, next_step="give a model whose positions are of a known type")
     try:
-        TargetInfo.from_config(draft.model, draft.hf_config, max_model_len=1)
+        info = TargetInfo.from_config(draft.model, draft.hf_config, max_model_len=1)
     except TargetError as error:
         yield Problem(key="model", message=str(error), next_step="give a whole language model")
+        return
+    own = draft.max_model_len or target.max_model_len
+    # A drafter of texts holds as many ids of its own as it can, whatever the target's limit.
+    end = own if is_text_level(options) else min(own, target.max_model_len, ctx.config.max_model_len or own)
+    family = data_problem(language_config(draft.hf_config), end)
+    if family is not None:
+        message = f"{draft.model!r} cannot draft here: {family}"
+        yield Problem(key="model", message=message, drafter_only=True)
+    if not options.use_heterogeneous_vocab and (differs := difference(draft, info.vocab_size, target)):
+        yield Problem(key="model", message=differs, next_step=OTHER_TOKENIZERS)
+    mask = mask_token(draft.hf_config) if is_parallel(options, draft) else None
+    if mask is not None and mask >= info.vocab_size:
+        message = f"{PARD_TOKEN} {mask} of {draft.model!r} is none of its {info.vocab_size} ids"
+        yield Problem(key="model", message=message, next_step="correct its config.json")
 
 
 def _code_problems(options: DraftModelOptions, draft: DraftSource) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.errors import ConfigError
+from specdec_plugin_draft_model.tokenizer_files import OTHER_TOKENIZERS, different_ids
 
 Ids = npt.NDArray[np.int64]
 FEW: Final = 100  # shared tokens below which drafts will hardly be accepted
@@ -92,12 +93,7 @@ def same_ids(
         return Vocabulary({i: i for i in range(vocab_size)}, vocab_size, 0, device)
     differing = [i for i in sorted(theirs.keys() & ours.keys()) if theirs[i] != ours[i]]
     if differing:
-        first = differing[0]
-        message = (
-            f"target and drafter have different tokenizers: id {first} is {theirs[first]!r} in the target and "
-            f"{ours[first]!r} in the drafter, the first of {len(differing)} ids that differ; set "
-            "use_heterogeneous_vocab to true, or give a drafter of the target's family"
-        )
+        message = f"{different_ids(theirs, ours, differing)}; {OTHER_TOKENIZERS}"
         raise ConfigError(message)
     shared = {i: i for i in theirs.keys() & ours.keys()}
     return Vocabulary(shared, vocab_size, _unknown(draft, draft_size, theirs.keys() - ours.keys()), device)

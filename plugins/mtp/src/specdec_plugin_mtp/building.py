@@ -23,7 +23,7 @@ from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import ChainPlan, FeatureDrafter
 from specdec_nn.drafters.module_chain import ModuleDrafter
 from specdec_nn.layers.block import Linear, RMSNorm
-from specdec_plugin_mtp import weights
+from specdec_plugin_mtp import speculators, weights
 from specdec_plugin_mtp.heads.blocks import FlatBlock
 from specdec_plugin_mtp.heads.module import MtpModule
 from specdec_plugin_mtp.heads.wiring import WIRINGS
@@ -44,7 +44,7 @@ def make(ctx: MethodContext[MtpOptions], build: ProposerBuild) -> Proposer:
     running = min(modules, k) if options.recurrence(modules) == "modules" else 1
     parts = Parts(reading, target, kernels)
     heads = [parts.module(i) for i in range(running)]
-    weights.warn_of_unexpected(reading.source, parts.unused)
+    weights.warn_of_unexpected(reading.source, parts.unused | _beside(reading))
     sampler = DraftSampler.of(build)
     round_rows = k if running == 1 else ModuleDrafter.round_rows(running, k)
     room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, round_rows)
@@ -175,6 +175,14 @@ class Parts:
                 what,
                 difference,
             )
+
+
+def _beside(reading: Reading) -> set[str]:
+    """Return names of tensors outside the modules in a checkpoint that is nothing but them."""
+    if reading.family is None or not reading.family.whole:
+        return set()
+    known = (*speculators.TRAINING_ONLY, "embed_tokens.weight")
+    return {n for n in reading.source.tensor_names if f"{speculators.LAYER}." not in n and not n.endswith(known)}
 
 
 def _by_neighbours(state: dict[str, Tensor], config: Any) -> dict[str, Tensor]:

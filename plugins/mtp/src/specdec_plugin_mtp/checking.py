@@ -8,6 +8,7 @@ from specdec_core.config.rope import rope_problem
 from specdec_core.context import MethodContext
 from specdec_core.errors import ConfigError
 from specdec_core.sources import Problem, TargetInfo
+from specdec_plugin_mtp import speculators
 from specdec_plugin_mtp.fields import INDEX_SHARE
 from specdec_plugin_mtp.options import MtpOptions
 from specdec_plugin_mtp.reading import Reading
@@ -39,6 +40,9 @@ def _of_checkpoint(reading: Reading, options: MtpOptions, target: TargetInfo) ->
     if family.why_not:
         message = f"mtp does not draft for {family.title} ({reading.described()}): {family.why_not}"
         return [Problem(key="method", message=message, drafter_only=family.vllm_drafts)]
+    own_file = _of_speculators(reading)
+    if own_file is not None:
+        return [Problem(key="model", message=own_file, next_step="give a file with one whole layer")]
     number, key = reading.said
     if number is not None and reading.n_predict is None:
         message = f"{key} of {model!r} is {number!r}, so it has no MTP modules"
@@ -52,6 +56,18 @@ def _of_checkpoint(reading: Reading, options: MtpOptions, target: TargetInfo) ->
         message = f"no MTP modules can be made of {model!r}: {rope}"
         return [Problem(key="model", message=message, next_step=step, drafter_only=family.vllm_drafts)]
     return _missing(reading, options, step)
+
+
+def _of_speculators(reading: Reading) -> str | None:
+    """Return what is wrong with a file of speculators' type mtp in particular, None if nothing is or for others."""
+    config, model = reading.source.hf_config, reading.source.model
+    if not speculators.is_speculators(config):
+        return None
+    try:
+        found = speculators.problem(config, reading.source.tensor_names)
+    except ConfigError as error:
+        return str(error)
+    return None if found is None else f"{model!r} cannot draft: {found}"
 
 
 def _missing(reading: Reading, options: MtpOptions, step: str) -> Sequence[Problem]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from specdec_core.errors import ConfigError
-from specdec_core.sources import Detection, DraftSource
+from specdec_core.sources import Detection, DraftSource, TargetSwap
+from specdec_plugin_mtp import speculators
 from specdec_plugin_mtp.family import model_type
 from specdec_plugin_mtp.reading import Reading
 
@@ -20,7 +21,10 @@ def detect(draft: DraftSource) -> Detection | None:
     family = reading.family
     if family is None:
         return None
-    kind = f"model_type {model_type(reading.config)!r}"
+    if speculators.is_speculators(draft.original.hf_config):
+        kind = f"{speculators.TYPE} {speculators.KIND!r}"
+    else:
+        kind = f"model_type {model_type(reading.config)!r}"
     if family.whole:
         return Detection(method=METHOD, strength="certain", evidence=(kind,))
     try:
@@ -31,3 +35,19 @@ def detect(draft: DraftSource) -> Detection | None:
     number, key = reading.said
     tensors = f"tensors of {family.modules[0].format(i=0, layer=reading.num_layers)}"
     return Detection(method=METHOD, strength="likely", evidence=(kind, f"{key} {number}", tensors))
+
+
+def swap(source: DraftSource) -> TargetSwap | None:
+    """Return the pair that a speculators file stands for, None for other checkpoints.
+
+    Raises ConfigError for a file that does not name its target.
+    """
+    config = source.hf_config
+    if not speculators.is_speculators(config):
+        return None
+    verifier = speculators.verifier_of(config)
+    if verifier is None:
+        message = f"{source.model!r} does not name its target ({speculators.SECTION}.verifier.name_or_path)"
+        raise ConfigError(message)
+    keys = {"method": METHOD, "model": source.model}
+    return TargetSwap(model=verifier, speculative_config=keys, reason=f"{speculators.TYPE} {speculators.KIND!r}")

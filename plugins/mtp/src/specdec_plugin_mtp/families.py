@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from specdec_plugin_mtp import fields
+from specdec_plugin_mtp import fields, speculators
 from specdec_plugin_mtp.family import Family
 
 NEXTN: Final = ("num_nextn_predict_layers",)
@@ -109,6 +109,8 @@ LONGCAT: Final = Family(
 )
 
 FAMILIES: Final = (
+    # Their layers have types of whole models, so they come before those.
+    *speculators.FAMILIES,
     MISTRAL_LARGE_3,
     Family(
         title="dots3.note",

@@ -46,6 +46,8 @@ class Family:
     vllm_drafts    vLLM does, by the method mtp
     modules        what is in module i of a model with L layers, as parts of tensors' names: {i}, {layer} = L + i
     whole          the checkpoint is nothing but the drafter
+    recursive      its one module was trained to run on its own output: k is what the file proposes, not a number of
+                   modules
     reads          the target's state that goes in: "final", after its last norm, or "residual", before it
     loads_as       keys under which transformers can load a target whose type it does not know; None takes one out
     """
@@ -69,6 +71,7 @@ class Family:
     vllm_drafts: bool = True
     modules: tuple[str, ...] = ()
     whole: bool = False
+    recursive: bool = False
     reads: Literal["final", "residual"] = "final"
     loads_as: Config = field(default_factory=dict)
 

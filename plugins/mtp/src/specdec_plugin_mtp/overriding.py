@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specdec_core.errors import ConfigError
+from specdec_plugin_mtp import speculators
 from specdec_plugin_mtp.families import FAMILIES, WRAPPERS
 from specdec_plugin_mtp.family import Config, Family, architectures, is_count
 
@@ -60,7 +61,9 @@ def converted(config: Config) -> dict[str, Any]:
 
 
 def unwrapped(config: Config) -> Config:
-    """Return the language model's config of a file that only wraps it."""
+    """Return the language model's config of a file that only wraps it, or that of a layer in speculators' format."""
+    if speculators.is_speculators(config):
+        return speculators.flattened(config)
     names = architectures(config)
     return promoted(config) if names and names[0] in WRAPPERS else config
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions
     from specdec_core.context import MethodContext, ProposerBuild
     from specdec_core.protocols import Proposer
-    from specdec_core.sources import Default, Detection, DraftSource, Problem, TargetInfo
+    from specdec_core.sources import Default, Detection, DraftSource, Problem, TargetInfo, TargetSwap
     from specdec_core.traits import MethodTraits
     from specdec_plugin_mtp.options import MtpOptions
 
@@ -62,6 +62,12 @@ class MtpPlugin:
         from specdec_plugin_mtp.detection import detect
 
         return detect(draft)
+
+    @hookimpl
+    def specdec_swap_target(self, source: DraftSource) -> TargetSwap | None:
+        from specdec_plugin_mtp.detection import swap
+
+        return swap(source)
 
     @hookimpl
     def specdec_check(self, ctx: MethodContext[MtpOptions]) -> Sequence[Problem]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from specdec_core.errors import ConfigError, TargetError
 from specdec_core.sources import DraftSource, TargetInfo
+from specdec_plugin_mtp import speculators
 from specdec_plugin_mtp.family import Config, Family, architectures, is_count, model_type
 from specdec_plugin_mtp.overriding import family_of, unwrapped, view_of
 
@@ -45,7 +46,7 @@ class Reading:
     @property
     def num_layers(self) -> int | None:
         """The model's own layers, of which the modules' names count on."""
-        return _sizes(self.source).get("num_layers")
+        return self._sizes.get("num_layers")
 
     def lacks(self, module: int) -> tuple[str, ...]:
         """Return parts of names that no tensor has, of those that module `module` (from 0) must have.
@@ -66,20 +67,31 @@ class Reading:
     def differs(self, target: TargetInfo) -> tuple[str, ...]:
         """Return the sizes that are not the target's, each with both figures."""
         words = {"hidden_size": "hidden size", "vocab_size": "vocabulary", "num_layers": "layers"}
-        own = _sizes(self.source)
+        if self.family is not None and self.family.whole:
+            del words["num_layers"]  # a file of its own need not say how many the target has
+        own = self._sizes
         unlike = [name for name in words if name in own and own[name] != getattr(target, name)]
         return tuple(f"{words[name]} {own[name]}, the target's {getattr(target, name)}" for name in unlike)
+
+    @property
+    def proposed(self) -> int | None:
+        """How many tokens a file of its own asks to be drafted, None if it does not say."""
+        return speculators.proposed_tokens(self.source.hf_config)
 
     def described(self) -> str:
         """Return what config.json says the checkpoint is."""
         config = self.source.hf_config
+        if speculators.is_speculators(config):
+            return f"{speculators.TYPE} {speculators.KIND!r}, a layer of {model_type(self.config)!r}"
         return f"model_type {model_type(config)!r}, architectures {list(architectures(config))}"
 
-
-def _sizes(source: DraftSource) -> dict[str, int]:
-    """Return the sizes of the language model in a checkpoint; nothing where its config.json lacks one."""
-    try:
-        info = TargetInfo.from_config(source.model, source.hf_config, max_model_len=1)
-    except TargetError:
-        return {}
-    return {"hidden_size": info.hidden_size, "vocab_size": info.vocab_size, "num_layers": info.num_layers}
+    @property
+    def _sizes(self) -> dict[str, int]:
+        """The sizes of the language model in a checkpoint; nothing where its config.json lacks one."""
+        own = self.source.hf_config
+        try:
+            config = self.config if speculators.is_speculators(own) else own
+            info = TargetInfo.from_config(self.source.model, config, max_model_len=1)
+        except TargetError:
+            return {}
+        return {"hidden_size": info.hidden_size, "vocab_size": info.vocab_size, "num_layers": info.num_layers}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from specdec_core.context import MethodContext
 from specdec_core.sources import Default, TargetInfo
 from specdec_core.traits import MethodTraits
+from specdec_plugin_mtp import speculators
 from specdec_plugin_mtp.options import MtpOptions
 from specdec_plugin_mtp.reading import Reading
 
@@ -19,10 +20,13 @@ def default_model_of(target: TargetInfo) -> Default | None:
 
 
 def defaults_of(ctx: MethodContext[MtpOptions]) -> Sequence[Default]:
-    """Return k: the number of modules, if the checkpoint says it."""
+    """Return k: what the file proposes, or the number of modules, if the checkpoint says it."""
     reading = None if ctx.draft is None else Reading.of(ctx.draft)
     if reading is None or reading.family is None or reading.n_predict is None:
         return []
+    if reading.family.recursive and reading.proposed is not None:
+        said = f"{speculators.SECTION} of the checkpoint proposes {reading.proposed} tokens a step"
+        return [Default(key="num_speculative_tokens", value=reading.proposed, reason=said)]
     reason = f"n_predict of {reading.family.title}: {reading.said[1]} is {reading.n_predict}"
     return [Default(key="num_speculative_tokens", value=reading.n_predict, reason=reason)]
 
@@ -30,7 +34,9 @@ def defaults_of(ctx: MethodContext[MtpOptions]) -> Sequence[Default]:
 def traits_of(ctx: MethodContext[MtpOptions]) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
     reading = None if ctx.draft is None else Reading.of(ctx.draft)
-    residual = reading is not None and reading.family is not None and reading.family.reads == "residual"
+    family = None if reading is None else reading.family
+    residual = family is not None and family.reads == "residual"
+    counts = reading is not None and not (family is not None and family.recursive)
     return MethodTraits(
         rows="all",
         hidden=not residual,
@@ -38,6 +44,6 @@ def traits_of(ctx: MethodContext[MtpOptions]) -> MethodTraits:
         law="soft" if ctx.samples_drafts else "deterministic",
         shares_noise=ctx.shares_noise,
         weights="target",
-        n_predict=None if reading is None else reading.n_predict,
+        n_predict=reading.n_predict if counts and reading is not None else None,
         when_off="gap",
     )

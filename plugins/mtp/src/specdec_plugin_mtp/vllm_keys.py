@@ -15,7 +15,11 @@ from specdec_plugin_mtp.reading import Reading
 def vllm_config(ctx: MethodContext[MtpOptions]) -> Mapping[str, Any] | Problem | None:
     """Return the keys, or what stands against them."""
     options, draft = ctx.options, ctx.checkpoint
-    modules, k = Reading.of(draft).n_predict or 1, ctx.config.num_speculative_tokens or 1
+    reading = Reading.of(draft)
+    if reading.family is not None and reading.family.recursive:
+        message = "vLLM reads MTP modules out of the target's own checkpoint, and not files of speculators' type mtp"
+        return Problem(key="model", message=message)
+    modules, k = reading.n_predict or 1, ctx.config.num_speculative_tokens or 1
     if min(modules, k) > 1 and options.recurrence(modules) == "modules":
         message = f"its {modules} modules draft one behind the other, and vLLM's runner uses the first one again"
         return Problem(key="mtp_recurrence", message=message)

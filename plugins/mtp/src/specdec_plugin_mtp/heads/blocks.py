@@ -39,6 +39,13 @@ def qwen2(library: ModuleType, config: Any, module: int) -> nn.Module:
     return layer
 
 
+def qwen3(library: ModuleType, config: Any, module: int) -> nn.Module:
+    """Return a layer that sees the whole context."""
+    config.layer_types = ["full_attention"] * (module + 1)
+    layer: nn.Module = library.Qwen3DecoderLayer(config, module)
+    return layer
+
+
 def ernie4_5(library: ModuleType, config: Any, module: int) -> nn.Module:
     """Return a dense layer, as the first few of the model are."""
     config.moe_layer_start_index = module + 1

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from torch import nn
 
+from specdec_plugin_mtp import speculators
 from specdec_plugin_mtp.families import DEEPSEEK_V3, ERNIE, GLM4_MOE, LONGCAT, MIMO
 from specdec_plugin_mtp.family import Family
 from specdec_plugin_mtp.heads import blocks
@@ -65,6 +66,15 @@ _BEHIND_THE_LAYERS: Final[dict[str, Any]] = {
     "head": "layers.{layer}.shared_head.head",
 }
 
+_MTP_LAYERS: Final[dict[str, Any]] = {
+    "embedding_norm": "mtp_layers.{i}.token_layernorm",
+    "state_norm": "mtp_layers.{i}.hidden_layernorm",
+    "projection": "mtp_layers.{i}.input_proj",
+    "final_norm": "mtp_layers.{i}.final_layernorm",
+    "prefix": "mtp_layers.{i}.",
+}
+_SPECULATORS: Final[dict[str, Any]] = {**_MTP_LAYERS, "embedding": "embed_tokens", "masks_first": False}
+
 WIRINGS: Final[Mapping[Family, Wiring]] = {
     DEEPSEEK_V3: Wiring(
         library="deepseek_v3",
@@ -86,12 +96,8 @@ WIRINGS: Final[Mapping[Family, Wiring]] = {
         config="Qwen2Config",
         rotary="Qwen2RotaryEmbedding",
         block=blocks.qwen2,
-        embedding_norm="mtp_layers.{i}.token_layernorm",
-        state_norm="mtp_layers.{i}.hidden_layernorm",
-        projection="mtp_layers.{i}.input_proj",
-        final_norm="mtp_layers.{i}.final_layernorm",
-        prefix="mtp_layers.{i}.",
         state_first=True,
+        **_MTP_LAYERS,
     ),
     ERNIE: Wiring(
         library="ernie4_5_moe",
@@ -119,5 +125,19 @@ WIRINGS: Final[Mapping[Family, Wiring]] = {
         prefix="mtp.layers.{i}.",
         embedding="mtp.embed_tokens",
         masks_first=False,
+    ),
+    speculators.QWEN2: Wiring(
+        library="qwen2",
+        config="Qwen2Config",
+        rotary="Qwen2RotaryEmbedding",
+        block=blocks.qwen2,
+        **_SPECULATORS,
+    ),
+    speculators.QWEN3: Wiring(
+        library="qwen3",
+        config="Qwen3Config",
+        rotary="Qwen3RotaryEmbedding",
+        block=blocks.qwen3,
+        **_SPECULATORS,
     ),
 }
