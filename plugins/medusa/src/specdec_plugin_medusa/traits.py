@@ -8,7 +8,7 @@ from specdec_core.config.speculative import COUPLED, SpeculativeConfig
 from specdec_core.sources import Default, DraftSource, Problem, TargetInfo
 from specdec_core.token_tree import TokenTree
 from specdec_core.traits import MethodTraits
-from specdec_plugin_medusa.layout import Layout, Reading
+from specdec_plugin_medusa.layout import Layout, MedusaReader
 from specdec_plugin_medusa.options import MedusaOptions
 from specdec_plugin_medusa.settings import num_heads
 
@@ -17,7 +17,7 @@ def traits_of(
     config: SpeculativeConfig, options: MedusaOptions, draft: DraftSource | None, target: TargetInfo
 ) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
-    layout = None if draft is None else Reading(draft, target).layout()
+    layout = None if draft is None else MedusaReader(draft, target).layout()
     heads, tree = None if layout is None else layout.heads, options.speculative_token_tree
     branches = tree is not None and not TokenTree(tree).is_chain
     subset = layout is not None and (layout.mapped or layout.rows < target.vocab_size)
@@ -41,7 +41,7 @@ def defaults_of(options: MedusaOptions, draft: DraftSource | None, target: Targe
     key, tree = "num_speculative_tokens", options.speculative_token_tree
     if tree is not None:
         return [Default(key=key, value=len(tree), reason=f"the nodes of speculative_token_tree, {len(tree)}")]
-    reading = None if draft is None else Reading(draft, target)
+    reading = None if draft is None else MedusaReader(draft, target)
     layout = None if reading is None else reading.layout()
     if layout is None or reading is None:
         # What is wrong with the checkpoint is said by the check; that k is missing too would only hide it.
@@ -59,7 +59,7 @@ def problems_of(
     if draft is None:
         message = "Medusa heads are in a checkpoint of their own, none was given, and the target's has none"
         return [Problem(key="model", message=message, next_step="give its folder, file or hub id as model")]
-    reading = Reading(draft, target)
+    reading = MedusaReader(draft, target)
     layout = reading.layout()
     return [*reading.problems, *_of_tree(config, options, layout)]
 
