@@ -62,10 +62,12 @@ class HeadWeights:
         """Return whether the checkpoint has a tensor of this canonical name."""
         return name in self.stored
 
-    def get(self, name: str, rows: Tensor | slice | None = None) -> Tensor:
-        """Return a tensor, or only these rows of it."""
+    def get(self, name: str, rows: Tensor | int | None = None) -> Tensor:
+        """Return a tensor, or only these rows of it; of a number, at most the first so many."""
         tensor = self.stored[name]
-        return (tensor if rows is None else tensor[rows]).to(self.device, self.dtype)
+        return (tensor if rows is None else tensor[:rows] if isinstance(rows, int) else tensor[rows]).to(
+            self.device, self.dtype
+        )
 
     def find(self, name: str) -> Tensor | None:
         """Return a tensor, None if the checkpoint has none of that name."""
@@ -75,7 +77,7 @@ class HeadWeights:
         """Return the norm with a weight of that name."""
         return RMSNorm(self.get(name), eps)
 
-    def linear(self, name: str, rows: Tensor | slice | None = None) -> Linear:
+    def linear(self, name: str, rows: Tensor | int | None = None) -> Linear:
         """Return the linear of `name`.weight, with `name`.bias if there is one, whatever config.json says of biases."""
         bias = f"{name}.bias"
         return Linear(

@@ -82,7 +82,7 @@ def _token_map(weights: HeadWeights, vocabulary: int) -> Tensor:
     if least < 0 or most >= last:
         message = f"token_map names ids {least} .. {most}, and they must be within 0 .. {last - 1}"
         raise ConfigError(message)
-    distinct = len(ids.unique())
+    distinct = len(set(ids.tolist()))
     if distinct != len(ids):
         message = f"token_map names {len(ids) - distinct} ids more than once"
         raise ConfigError(message)

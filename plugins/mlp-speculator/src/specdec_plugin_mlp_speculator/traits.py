@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from specdec_core.config.speculative import COUPLED, SpeculativeConfig
 from specdec_core.sources import Default, DraftSource, Problem, TargetInfo
 from specdec_core.traits import MethodTraits
-from specdec_plugin_mlp_speculator.layout import Reading
+from specdec_plugin_mlp_speculator.layout import SpeculatorReader
 from specdec_plugin_mlp_speculator.options import MlpSpeculatorOptions
 from specdec_plugin_mlp_speculator.trees import form_of, is_tree, problems_of_form
 
@@ -16,7 +16,7 @@ def traits_of(
     config: SpeculativeConfig, options: MlpSpeculatorOptions, draft: DraftSource | None, target: TargetInfo
 ) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
-    reading = None if draft is None else Reading(draft, target)
+    reading = None if draft is None else SpeculatorReader(draft, target)
     layout = None if reading is None else reading.layout()
     form = None if reading is None else form_of(options, reading)
     tree, n_predict = is_tree(options), None if layout is None else layout.n_predict
@@ -37,7 +37,7 @@ def traits_of(
 
 def defaults_of(options: MlpSpeculatorOptions, draft: DraftSource | None, target: TargetInfo) -> Sequence[Default]:
     """Return k: the most nodes of a tree, or the heads of the checkpoint."""
-    key, reading = "num_speculative_tokens", None if draft is None else Reading(draft, target)
+    key, reading = "num_speculative_tokens", None if draft is None else SpeculatorReader(draft, target)
     layout = None if reading is None else reading.layout()
     if reading is None or layout is None:
         # What is wrong with the checkpoint is said by the check; that k is missing too would only hide it.
@@ -58,7 +58,7 @@ def problems_of(
     if draft is None:
         message = "an MLP speculator is a checkpoint of its own, and none was given"
         return [Problem(key="model", message=message, next_step="give its folder, file or hub id as model")]
-    reading = Reading(draft, target)
+    reading = SpeculatorReader(draft, target)
     layout = reading.layout()
     problems = [*reading.problems]
     if layout is not None:
