@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -19,7 +19,6 @@ from specdec_nn.layers.block import Linear, RMSNorm
 
 EMBEDDING: Final = "embed_tokens.weight"
 HEAD: Final = "lm_head"
-MAPS: Final = ("d2t", "t2d")
 
 
 class HeadWeights:
@@ -34,11 +33,10 @@ class HeadWeights:
         target: TargetHandle,
         kernels: Kernels,
         names: Iterable[str] | None = None,
-        maps: Collection[str] = MAPS,
     ) -> None:
-        """Read the tensors of these canonical names, or all; those of `maps` may have any dtype.
+        """Read the tensors of these canonical names, or all.
 
-        Raises ConfigError listing every tensor that is not in floating point.
+        Raises ConfigError listing every weight and bias that is not in floating point.
         """
         self._target, self._kernel = target, kernels.get("linear", target.device)
         self.device, self.dtype = target.device, target.dtype
@@ -53,7 +51,7 @@ class HeadWeights:
             tensor, scale = read[reader.files[name]], read.get(reader.scales.get(name, ""))
             if scale is not None:
                 tensor = dequantized(reader.files[name], tensor, scale, size)
-            if tensor.dtype not in PLAIN and name not in maps:
+            if tensor.dtype not in PLAIN and name.endswith((".weight", ".bias")):
                 reader.wrong(f"{reader.files[name]} is {tensor.dtype}; {reader.what} are read in floating point")
             self.stored[name] = tensor
         reader.raise_problems()

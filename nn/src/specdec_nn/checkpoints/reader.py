@@ -142,6 +142,16 @@ class CheckpointReader(Tensors, ABC, Generic[Layout]):
         except ConfigError:
             return {}
 
+    @classmethod
+    def shapes_of(cls, source: DraftSource) -> tuple[Mapping[str, str], Shapes]:
+        """Return names as `names_of` does, and shapes by canonical name; both empty if they cannot be read."""
+        try:
+            shapes = source.tensor_shapes
+            files = cls.canonical(shapes)[0]
+        except ConfigError:
+            return {}, {}
+        return files, {name: shapes[file] for name, file in files.items()}
+
     @abstractmethod
     def look(self) -> Layout | None:
         """Check everything and return the layout; what it returns beside problems is not used."""

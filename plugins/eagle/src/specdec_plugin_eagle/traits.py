@@ -8,8 +8,8 @@ from specdec_core.config.speculative import COUPLED, SpeculativeConfig
 from specdec_core.sources import Default, DraftSource, Note, Problem, TargetInfo
 from specdec_core.token_tree import TokenTree
 from specdec_core.traits import MethodTraits
-from specdec_plugin_eagle import speculators
-from specdec_plugin_eagle.layout import Reading
+from specdec_nn.checkpoints import speculators
+from specdec_plugin_eagle.layout import EagleReader
 from specdec_plugin_eagle.options import EagleOptions
 
 
@@ -17,7 +17,7 @@ def traits_of(
     method: str, config: SpeculativeConfig, options: EagleOptions, draft: DraftSource | None, target: TargetInfo
 ) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
-    layout = None if draft is None else Reading(method, draft, options, target).layout()
+    layout = None if draft is None else EagleReader(method, draft, options, target).layout()
     tree = options.speculative_token_tree
     branches = options.tree_top_k is not None or (tree is not None and not TokenTree(tree).is_chain)
     drawn = config.draft_sample_method == "probabilistic"
@@ -57,7 +57,7 @@ def problems_of(
     if draft is None:
         message = "an EAGLE head is a checkpoint of its own, and none was given"
         return [Problem(key="model", message=message, next_step="give its folder, file or hub id as model")]
-    reading = Reading(method, draft, options, target)
+    reading = EagleReader(method, draft, options, target)
     layout = reading.layout()
     problems = reading.problems
     drawn = config.draft_sample_method == "probabilistic"

@@ -8,7 +8,7 @@ from typing import Any
 
 from specdec_core.sources import DraftSource, Problem, TargetInfo
 from specdec_plugin_eagle.aux_layers import INNER, KEY
-from specdec_plugin_eagle.layout import Layout, Reading
+from specdec_plugin_eagle.layout import Layout, EagleReader
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_eagle.required import EAGLE_1
 
@@ -17,7 +17,7 @@ def vllm_config(
     method: str, options: EagleOptions, draft: DraftSource | None, target: TargetInfo
 ) -> Mapping[str, Any] | Problem | None:
     """Return the keys, or what stands against them."""
-    layout = None if draft is None else Reading(method, draft, options, target).layout()
+    layout = None if draft is None else EagleReader(method, draft, options, target).layout()
     if draft is None or layout is None:  # the check says what is wrong
         return None
     if Path(draft.model).expanduser().is_file():

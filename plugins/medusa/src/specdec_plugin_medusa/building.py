@@ -34,7 +34,7 @@ def make(
     tree = None if options.speculative_token_tree is None else TokenTree(options.speculative_token_tree)
     count = config.num_speculative_tokens if tree is None else tree.depth
     names = [name for name in reader.files if _is_needed(name, count, layout)]
-    weights = HeadWeights(reader, target, kernels, names, maps=[TOKEN_MAP])
+    weights = HeadWeights(reader, target, kernels, names)
     vocabulary = target.info.vocab_size
     ids = _token_map(weights, vocabulary) if layout.mapped else None
     heads, sampler = (
