@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from specdec_core.config.speculative import COUPLED, SpeculativeConfig
 from specdec_core.sources import Default, DraftSource, Note, Problem, TargetInfo
 from specdec_core.traits import MethodTraits
-from specdec_plugin_dflash import reading, speculators
-from specdec_plugin_dflash.layout import Reading
+from specdec_nn.checkpoints import speculators
+from specdec_plugin_dflash import reading
+from specdec_plugin_dflash.layout import DFlashReader
 from specdec_plugin_dflash.names import DSPARK
 from specdec_plugin_dflash.options import DFlashOptions, DSparkOptions
 
 
 def traits_of(method: str, config: SpeculativeConfig, draft: DraftSource | None, target: TargetInfo) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
-    layout = None if draft is None else Reading(method, draft, target).layout()
+    layout = None if draft is None else DFlashReader(method, draft, target).layout()
     drawn, k = config.draft_sample_method == "probabilistic", config.num_speculative_tokens or 1
     rows = k + 1 if layout is None else layout.rows(k)
     return MethodTraits(
@@ -56,7 +57,7 @@ def problems_of(
     if draft is None:
         message = f"a {method} head is a checkpoint of its own, and none was given"
         return [Problem(key="model", message=message, next_step="give its folder, file or hub id as model")]
-    reading_ = Reading(method, draft, target)
+    reading_ = DFlashReader(method, draft, target)
     layout = reading_.layout()
     problems: list[Problem | Note] = [*reading_.problems, *reading_.notes]
     if layout is None or not isinstance(options, DSparkOptions):

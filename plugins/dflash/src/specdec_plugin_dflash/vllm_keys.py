@@ -8,7 +8,7 @@ from typing import Any
 
 from specdec_core.sources import DraftSource, Problem, TargetInfo
 from specdec_plugin_dflash import reading
-from specdec_plugin_dflash.layout import Layout, Reading
+from specdec_plugin_dflash.layout import DFlashReader, Layout
 from specdec_plugin_dflash.names import DSPARK
 from specdec_plugin_dflash.options import DFlashOptions
 
@@ -19,7 +19,7 @@ def vllm_config(
     method: str, options: DFlashOptions, draft: DraftSource | None, target: TargetInfo
 ) -> Mapping[str, Any] | Problem | None:
     """Return the keys, or what stands against them."""
-    layout = None if draft is None else Reading(method, draft, target).layout()
+    layout = None if draft is None else DFlashReader(method, draft, target).layout()
     if draft is None or layout is None:  # the check says what is wrong
         return None
     if method == DSPARK:

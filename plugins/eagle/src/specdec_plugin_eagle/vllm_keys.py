@@ -8,7 +8,7 @@ from typing import Any
 
 from specdec_core.sources import DraftSource, Problem, TargetInfo
 from specdec_plugin_eagle.aux_layers import INNER, KEY
-from specdec_plugin_eagle.layout import Layout, EagleReader
+from specdec_plugin_eagle.layout import EagleReader, Layout
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_eagle.required import EAGLE_1
 
