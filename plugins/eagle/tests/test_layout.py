@@ -18,7 +18,7 @@ from specdec_core.host.factory import make_proposer
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import DraftSource, TargetInfo
-from specdec_plugin_eagle.layout import Layout, Reading
+from specdec_plugin_eagle.layout import EagleReader, Layout
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_testing.fakes import FakeTarget
 from specdec_testing.targets import tiny_target
@@ -44,7 +44,7 @@ def built(model: str, **keys: Any) -> None:
 
 
 def layout(model: str, method: str, **options: Any) -> Layout:
-    found = Reading(method, DraftSource(model), EagleOptions(**options), INFO).layout()
+    found = EagleReader(method, DraftSource(model), EagleOptions(**options), INFO).layout()
     assert found is not None
     return found
 

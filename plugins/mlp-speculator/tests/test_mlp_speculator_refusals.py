@@ -20,7 +20,7 @@ PLAIN = tensors_of(random_weights())
 @pytest.mark.parametrize("kind", ["emb.1.weight", "proj.2.weight", "head.0.weight", "ln.1.bias", "ln.0.weight"])
 def test_a_missing_tensor_is_named(kind: str, tmp_path: Path) -> None:
     left = {name: tensor for name, tensor in PLAIN.items() if name != f"speculator.{kind}"}
-    with pytest.raises(ConfigError, match=f"missing: {kind}.*fetch it again"):
+    with pytest.raises(ConfigError, match=f"missing: {kind}.*download it again"):
         settled(save(tmp_path / "x", left, config()))
 
 

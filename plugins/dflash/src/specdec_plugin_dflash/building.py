@@ -14,17 +14,17 @@ from specdec_core.context import MethodContext, ProposerBuild
 from specdec_core.draft import Rows
 from specdec_core.errors import ConfigError
 from specdec_core.registry.kernels import Kernels
-from specdec_core.sources import DraftSource, TargetHandle
+from specdec_core.sources import TargetHandle
 from specdec_nn.cache.draft_cache import DraftCache
-from specdec_nn.checkpoints.vocabulary import pick_embedding, read_map, warn_of_other_vocabulary
-from specdec_nn.checkpoints.weights import read_tensors
+from specdec_nn.checkpoints.head_weights import HeadWeights
+from specdec_nn.checkpoints.vocabulary import warn_of_other_vocabulary
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import FeatureDrafter, Plan
-from specdec_nn.layers.block import Block, BlockConfig, Linear, RMSNorm
+from specdec_nn.layers.block import Block, BlockConfig, RMSNorm
 from specdec_nn.layers.rotary import Rotary
 from specdec_plugin_dflash import names, reading
 from specdec_plugin_dflash.head import BlockHead, Layer, MarkovHead, Vocabulary
-from specdec_plugin_dflash.layout import Layout, Reading
+from specdec_plugin_dflash.layout import DFlashReader, Layout
 from specdec_plugin_dflash.options import DFlashOptions, DSparkOptions
 from specdec_plugin_dflash.plans import BlockPlan, MarkovPlan
 
@@ -35,13 +35,11 @@ def make(ctx: MethodContext[DFlashOptions], build: ProposerBuild) -> FeatureDraf
     """Build the proposer. Raises ConfigError for maps and tables that contradict each other."""
     options, draft, target, kernels = ctx.options, ctx.checkpoint, build.target, build.kernels
     k = build.num_speculative_tokens
-    layout = Reading(ctx.method, draft, target.info).layout()
-    if layout is None:  # resolve has checked it; the file has changed since
-        message = f"{draft.model!r} is no longer what it was when the configuration was checked"
-        raise ConfigError(message)
+    reader = DFlashReader(ctx.method, draft, target.info)
+    layout = reader.checked()
     _warn_of_long_blocks(layout, k)
     warn_of_other_vocabulary(layout.config, target.info.vocab_size, draft.model, logger)
-    parts = Parts(layout, draft, target, kernels, k)
+    parts = Parts(layout, HeadWeights(reader, target, kernels), target, kernels, k)
     head = parts.head(options)
     room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, layout.rows(k))
     plan = _plan(parts, head, DraftSampler.of(build), options, k)
@@ -80,42 +78,29 @@ def _plan(parts: Parts, head: BlockHead, sampler: DraftSampler, options: DFlashO
 class Parts:
     """The parts of one head, on the target's device and in its dtype."""
 
-    def __init__(self, layout: Layout, draft: DraftSource, target: TargetHandle, kernels: Kernels, k: int) -> None:
-        """Read all tensors of the checkpoint."""
-        self.layout, self._target, self._kernels = layout, target, kernels
-        self._device, self._dtype = target.device, target.dtype
-        read = read_tensors(draft, lambda name: names.spell(name) is not None)
-        self._tensors = {str(names.spell(name)): tensor for name, tensor in read.items()}
+    def __init__(self, layout: Layout, weights: HeadWeights, target: TargetHandle, kernels: Kernels, k: int) -> None:
+        """Read the sizes of the layers."""
+        self.layout, self._weights, self._target, self._kernels = layout, weights, target, kernels
         self._block = BlockConfig.of({"hidden_size": layout.width, **layout.config})
         last = target.info.max_model_len + k
-        self._rotary = Rotary(layout.config, self._block.head_dim, last, self._device, self._dtype)
-
-    def _get(self, name: str) -> Tensor:
-        return self._tensors[name].to(self._device, self._dtype)
-
-    def _norm(self, name: str) -> RMSNorm:
-        return RMSNorm(self._get(name), self._block.eps)
-
-    def _linear(self, name: str) -> Linear:
-        return Linear(self._get(name), None, self._kernels.get("linear", self._device))
+        self._rotary = Rotary(layout.config, self._block.head_dim, last, target.device, target.dtype)
 
     def head(self, options: DFlashOptions) -> BlockHead:
         """Return the network."""
-        norms = self._norm(names.HIDDEN_NORM), self._norm(names.NORM)
-        return BlockHead(self._vocabulary(options), self._mix(), self._layers(), self._rotary, norms)
+        norms = tuple(self._weights.norm(name, self._block.eps) for name in (names.HIDDEN_NORM, names.NORM))
+        return BlockHead(self._vocabulary(options), self._mix(), self._layers(), self._rotary, (norms[0], norms[1]))
 
     def _layers(self) -> list[Layer]:
         layers = []
         for i, attention in enumerate(self.layout.attention):
-            prefix = f"layers.{i}."
-            own = {name.removeprefix(prefix): self._get(name) for name in self._tensors if name.startswith(prefix)}
+            own = self._weights.layer(i)
             if not self.layout.split_half:
                 own = _split_half(own, self._block, self._rotary.width)
             for name in ("self_attn.v_proj.weight", "self_attn.v_proj.bias"):
                 if name in own and self.layout.value_scale != 1.0:
                     own[name] = own[name] * self.layout.value_scale
             config = replace(self._block, window=attention.window)
-            block = Block(own, config, self._rotary, self._kernels, self._device, i)
+            block = Block(own, config, self._rotary, self._kernels, self._weights.device, i)
             layers.append(Layer(block, RMSNorm(own["input_layernorm.weight"], self._block.eps), attention.causal))
         return layers
 
@@ -123,43 +108,33 @@ class Parts:
         """Return what makes one state of the target's states of a row."""
         if not self.layout.aux:
             return _final_state
-        fc = self._linear(names.FC)
+        fc = self._weights.linear("fc")
         return lambda rows: fc(_flat(rows))
 
     def _vocabulary(self, options: DFlashOptions) -> Vocabulary:
-        own = self._get(names.EMBEDDING) if names.EMBEDDING in self._tensors else None
-        table = pick_embedding(own, self._target.embedding_weight, options.share_embeddings, logger)
+        weights = self._weights
+        table = weights.embedding(options.share_embeddings, logger)
         file, token, vector = self.layout.mask_embedding, self.layout.mask_token, None
         if file is not None:
-            vector = read_mask(file, token, self.layout.width).to(self._device, self._dtype)
+            vector = read_mask(file, token, self.layout.width).to(weights.device, weights.dtype)
         elif token >= len(table):
             message = (
                 f"the mask id {token} is outside of the target's {len(table)} embeddings; leave out share_embeddings"
             )
             raise ConfigError(message)
-        offsets = read_map(self._tensors.get("d2t"), self._tensors.get("t2d"), self._target.info.vocab_size)
-        offsets = None if offsets is None else offsets.to(self._device)
-        return Vocabulary(table, (token, vector), self._logits(), offsets)
-
-    def _logits(self) -> Callable[[Tensor], Tensor]:
-        vocabulary = self._target.info.vocab_size
-        if names.HEAD not in self._tensors:
-            return self._target.compute_logits
-        own = self._linear(names.HEAD)
-        # Rows of padding beyond the target's ids must never be drafted.
-        return own if self.layout.vocab_size <= vocabulary else lambda states: own(states)[:, :vocabulary]
+        return Vocabulary(table, (token, vector), weights.logits(), weights.offsets())
 
     def markov(self, options: DSparkOptions) -> MarkovHead:
         """Return the Markov and confidence heads."""
         topk = options.dspark_draft_topk or reading.setting(self.layout.config, "dspark_draft_topk")
-        w2 = self._get(names.W2)[: self._target.info.vocab_size]
+        weights, rows = self._weights, self._target.info.vocab_size
         confidence = None
         if self.layout.confident:
-            weight = self._tensors[names.CONFIDENCE].to(self._device, torch.float32)
-            bias = self._tensors.get(names.CONFIDENCE_BIAS, torch.zeros(1)).to(self._device, torch.float32)
-            confidence = weight, bias
-        linear = Linear(w2, None, self._kernels.get("linear", self._device))
-        return MarkovHead(self._get(names.W1), w2, linear, confidence, topk)
+            bias = weights.stored.get(names.CONFIDENCE_BIAS, torch.zeros(1))
+            parts = (part.to(weights.device, torch.float32) for part in (weights.stored[names.CONFIDENCE], bias))
+            confidence = next(parts), next(parts)
+        w2, linear = weights.get(names.W2, rows), weights.linear(names.W2.removesuffix(".weight"), rows)
+        return MarkovHead(weights.get(names.W1), w2, linear, confidence, topk)
 
 
 def read_mask(file: Path, token: int, width: int) -> Tensor:

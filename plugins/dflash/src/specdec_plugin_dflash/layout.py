@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_core.config.padding import table_problem
-from specdec_core.errors import ConfigError
-from specdec_core.sources import DraftSource, Note, Problem, TargetInfo
+from specdec_core.sources import DraftSource, Note, TargetInfo
+from specdec_nn.checkpoints.reader import INCOMPLETE, OTHER_TARGET, CheckpointReader, Shapes
 from specdec_plugin_dflash import names, reading
 from specdec_plugin_dflash.names import DSPARK
 from specdec_plugin_dflash.reading import LayerAttention
 from specdec_plugin_dflash.refusing import unbuilt
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,31 +58,23 @@ class Layout:
         return names.CONFIDENCE in self.shapes and self.config.get("enable_confidence_head") is not False
 
 
-class Reading:
-    """One attempt to read a checkpoint; gathers everything that is wrong."""
+class DFlashReader(CheckpointReader[Layout]):
+    """One look at a DFlash or DSpark head, for the method that was asked for."""
+
+    spelling = names.SPELLING
 
     def __init__(self, method: str, draft: DraftSource, target: TargetInfo) -> None:
         """Look at names and shapes; nothing else is read."""
-        self.method, self.draft, self.target = method, draft, target
-        self.config = draft.hf_config
-        self.problems: list[Problem] = []
-        self.notes: list[Note] = []
-        self.shapes: Shapes = {}
-        try:
-            found = draft.tensor_shapes
-            self.shapes = {ours: found[name] for ours, name in names.spelled(found).items()}
-        except (ValueError, ConfigError) as error:
-            self._wrong(str(error))
+        super().__init__(draft, target)
+        self.method = method
 
-    def layout(self) -> Layout | None:
-        """Return the layout, None if `problems` says why not."""
-        if self.problems:
-            return None
-        refused = unbuilt(self.method, self.draft, self.shapes)
+    def look(self) -> Layout | None:
+        """Check the head against its config.json and the target."""
+        refused = unbuilt(self.method, self.source, self.shapes)
         if refused is not None:
-            self._wrong(*refused)
+            self.wrong(*refused)
             return None
-        num_layers = 1 + max(int(name.split(".")[1]) for name in self.shapes if name.startswith("layers."))
+        num_layers = self.num_layers
         if not self._has_its_tensors(num_layers):
             return None
         width = self._width()
@@ -94,8 +83,6 @@ class Reading:
         mask_embedding, mask_token = self._mask_embedding(), self._mask_token()
         if self.method == DSPARK:
             self._check_markov(width, vocab_size)
-        if self.problems:
-            return None
         from_anchor = reading.samples_anchor(self.config, self.method == DSPARK)
         return Layout(
             method=self.method,
@@ -113,34 +100,23 @@ class Reading:
             split_half=self.config.get("is_neox_style") is not False,
         )
 
-    def _wrong(self, message: str, next_step: str = "", key: str = "model") -> None:
-        self.problems.append(Problem(key=key, message=f"{self.draft.model!r}: {message}", next_step=next_step))
-
     @property
     def _reads_aux(self) -> bool:
         return reading.setting(self.config, "use_aux_hidden_state") is not False
 
     def _has_its_tensors(self, num_layers: int) -> bool:
-        missing = [n for n in names.required(self.method, num_layers, aux=self._reads_aux) if n not in self.shapes]
+        wanted = names.required(self.method, num_layers, aux=self._reads_aux)
         sinks = [f"layers.{i}.{names.SINKS}" for i in range(num_layers)]
         said = reading.setting(self.config, "attention_sink_bias", self.config.get("add_swa_attention_sink_bias"))
-        if said:
-            missing += [name for name in sinks if name not in self.shapes]
-        if missing:
-            self._wrong(f"these tensors are missing: {', '.join(missing)}", "the file is not whole; fetch it again")
+        self.require([*wanted, *sinks] if said else wanted)
         if said is False and any(name in self.shapes for name in sinks):
-            self._wrong("it has attention sinks, and its config.json says attention_sink_bias false")
-        extra = sorted(set(self.shapes) - names.allowed(self.method, num_layers))
-        if extra:
-            self._wrong(
-                f"nothing here knows what these tensors are for: {', '.join(extra[:8])}",
-                "heads made of Qwen3 layers are built here",
-            )
+            self.wrong("it has attention sinks, and its config.json says attention_sink_bias false")
+        self.refuse_others(names.allowed(self.method, num_layers), "heads made of Qwen3 layers are built here")
         if not self._reads_aux and names.FC in self.shapes:
-            self._wrong("its config.json says use_aux_hidden_state false, and it has an fc.weight for such states")
+            self.wrong("its config.json says use_aux_hidden_state false, and it has an fc.weight for such states")
         said_layers = self.config.get("num_hidden_layers")
         if said_layers is not None and said_layers != num_layers:
-            self._wrong(f"it has {num_layers} layers, and its config.json says num_hidden_layers {said_layers}")
+            self.wrong(f"it has {num_layers} layers, and its config.json says num_hidden_layers {said_layers}")
         return not self.problems
 
     def _width(self) -> int:
@@ -148,28 +124,23 @@ class Reading:
         target, width = self.target.hidden_size, self.shapes[names.HIDDEN_NORM][0]
         named = self.config.get("target_hidden_size")
         if named is not None and named != target:
-            self._wrong(f"it was made for a target of width {named}, and this one has {target}")
+            self.wrong(f"it was made for a target of width {named}, and this one has {target}")
         elif not self._reads_aux and width != target:
-            self._wrong(f"it reads the final state, so its width {width} would have to be the target's {target}")
+            self.wrong(f"it reads the final state, so its width {width} would have to be the target's {target}")
         own = self.shapes.get(names.EMBEDDING)
         if own is None and width != target:
-            self._wrong(f"its width {width} is not the target's {target}, and it brings no {names.EMBEDDING}")
+            self.wrong(f"its width {width} is not the target's {target}, and it brings no {names.EMBEDDING}")
         elif own is not None and (len(own) != 2 or own[1] != width):
-            self._wrong(f"{names.EMBEDDING} is {list(own)}, and its width is {width}")
+            self.wrong(f"{names.EMBEDDING} is {list(own)}, and its width is {width}")
         for name in (names.EMBEDDING, names.W1, "t2d"):
             if name in self.shapes:
-                self._check_table(name, self.shapes[name][0])
+                self.expect_table(name, self.shapes[name][0], self.target.vocab_size)
         return width
-
-    def _check_table(self, name: str, rows: int) -> None:
-        problem = table_problem(name, rows, self.target.vocab_size)
-        if problem is not None:
-            self._wrong(problem, "give a head that was trained for this target")
 
     def _check_layers(self, num_layers: int, width: int) -> None:
         heads = self.config.get("num_attention_heads")
         if not isinstance(heads, int) or heads < 1:
-            self._wrong(f"its config.json has no num_attention_heads, but {heads!r}")
+            self.wrong(f"its config.json has no num_attention_heads, but {heads!r}")
             return
         kv_heads = int(self.config.get("num_key_value_heads") or heads)
         dims = int(self.config.get("head_dim") or width // heads)
@@ -182,16 +153,13 @@ class Reading:
         expected |= {f"self_attn.{name}_norm.weight": (dims,) for name in "qk"}
         expected |= {f"{name}_layernorm.weight": (width,) for name in ("input", "post_attention")}
         for i in range(num_layers):
-            for name, shape in expected.items():
-                found = self.shapes.get(f"layers.{i}.{name}", shape)
-                if found != shape:
-                    self._wrong(f"layers.{i}.{name} is {list(found)}, and its config.json makes it {list(shape)}")
+            self.expect({f"layers.{i}.{name}": s for name, s in expected.items()}, "its config.json makes it")
 
     def _attention(self, num_layers: int) -> tuple[LayerAttention, ...]:
         try:
             return reading.attention(self.config, num_layers)
         except ValueError as error:
-            self._wrong(f"its config.json: {error}")
+            self.wrong(f"its config.json: {error}")
             return ()
 
     def _aux(self, num_layers: int) -> tuple[int, ...]:
@@ -201,13 +169,13 @@ class Reading:
         try:
             found, note = reading.aux_layers(self.config, self.target.num_layers, num_layers)
         except ValueError as error:
-            self._wrong(str(error), "give a head that was trained for this target")
+            self.wrong(str(error), OTHER_TARGET)
             return ()
         if note:
             self.notes.append(Note(key="target_layer_ids", value=list(found), reason=note))
         fc, width = self.shapes[names.FC], self.target.hidden_size
         if fc != (self.shapes[names.HIDDEN_NORM][0], len(found) * width):
-            self._wrong(
+            self.wrong(
                 f"fc.weight is {list(fc)}, and the states after {list(found)} layers of a target of width {width} make "
                 f"it [{self.shapes[names.HIDDEN_NORM][0]}, {len(found) * width}]",
                 "give a head that was trained for this target, or correct target_layer_ids in its config.json",
@@ -220,55 +188,55 @@ class Reading:
         named = self.config.get("draft_vocab_size")
         if head is None:
             if width != self.target.hidden_size or (named is not None and named < target):
-                self._wrong(
+                self.wrong(
                     f"it has no {names.HEAD}; the target's has {target} rows of width {self.target.hidden_size} and "
                     f"cannot stand in for one of {named or target} rows of width {width}",
-                    "the file is not whole; fetch it again",
+                    INCOMPLETE,
                 )
             return target
         if len(head) != 2 or head[1] != width:
-            self._wrong(f"{names.HEAD} is {list(head)}, and its width is {width}")
+            self.wrong(f"{names.HEAD} is {list(head)}, and its width is {width}")
         if named is not None and named != head[0]:
-            self._wrong(f"{names.HEAD} has {head[0]} rows, and config.json says draft_vocab_size {named}")
+            self.wrong(f"{names.HEAD} has {head[0]} rows, and config.json says draft_vocab_size {named}")
         if head[0] < target and "d2t" not in self.shapes:
-            self._wrong(
+            self.wrong(
                 f"its head has {head[0]} ids, the target {target}, and the map d2t between them is missing",
-                "the file is not whole; fetch it again",
+                INCOMPLETE,
             )
         if "d2t" in self.shapes and self.shapes["d2t"] != (head[0],):
-            self._wrong(f"the map d2t is {list(self.shapes['d2t'])}, and the head has {head[0]} rows")
+            self.wrong(f"the map d2t is {list(self.shapes['d2t'])}, and the head has {head[0]} rows")
         if head[0] > target:
-            self._check_table(names.HEAD, head[0])
+            self.expect_table(names.HEAD, head[0], target)
         return head[0]
 
     def _mask_embedding(self) -> Path | None:
-        place = self.draft.path
+        place = self.source.path
         file = (place if place.is_dir() else place.parent) / "mask_embedding.pt"
         return file if file.is_file() else None
 
     def _mask_token(self) -> int:
         token = reading.mask_token(self.config)
         if token is None:
-            self._wrong(f"its config.json has no mask id, under none of {', '.join(reading.MASK_KEYS)}")
+            self.wrong(f"its config.json has no mask id, under none of {', '.join(reading.MASK_KEYS)}")
             return 0
         rows = self.shapes.get(names.EMBEDDING, (self.target.vocab_size,))[0]
         if token >= rows and self._mask_embedding() is None:
-            self._wrong(f"its mask id {token} is outside of the {rows} rows of the embedding")
+            self.wrong(f"its mask id {token} is outside of the {rows} rows of the embedding")
         return token
 
     def _check_markov(self, width: int, vocab_size: int) -> None:
         kind = self.config.get("markov_head_type")
         if kind not in (None, "vanilla"):
-            self._wrong(f"its markov_head_type is {kind!r}, and only vanilla ones are built here")
+            self.wrong(f"its markov_head_type is {kind!r}, and only vanilla ones are built here")
         w1, w2 = self.shapes[names.W1], self.shapes[names.W2]
         if len(w1) != 2 or w1[0] < self.target.vocab_size:
-            self._wrong(f"{names.W1} is {list(w1)}, and has to have a row for each of {self.target.vocab_size} ids")
+            self.wrong(f"{names.W1} is {list(w1)}, and has to have a row for each of {self.target.vocab_size} ids")
         elif w2 != (vocab_size, w1[1]):
-            self._wrong(f"{names.W2} is {list(w2)}, and {names.W1} and the head make it [{vocab_size}, {w1[1]}]")
+            self.wrong(f"{names.W2} is {list(w2)}, and {names.W1} and the head make it [{vocab_size}, {w1[1]}]")
         found = self.shapes.get(names.CONFIDENCE)
         if self.config.get("enable_confidence_head") and found is None:
-            self._wrong(f"its config.json has a confidence head, and the tensor {names.CONFIDENCE} is missing")
+            self.wrong(f"its config.json has a confidence head, and the tensor {names.CONFIDENCE} is missing")
         said = self.config.get("confidence_head_with_markov")
         fitting = [width + w1[-1] * with_markov for with_markov in (False, True) if said is None or said == with_markov]
         if found is not None and found not in [(1, columns) for columns in fitting]:
-            self._wrong(f"{names.CONFIDENCE} is {list(found)}, and its config.json makes it [1, {fitting[-1]}]")
+            self.wrong(f"{names.CONFIDENCE} is {list(found)}, and its config.json makes it [1, {fitting[-1]}]")

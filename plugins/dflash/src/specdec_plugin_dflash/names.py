@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
+
+from specdec_nn.checkpoints.names import Spelling
 
 DFLASH: Final = "dflash"
 DSPARK: Final = "dspark"
 
-PREFIXES: Final = ("model.", "module.")
-SPELLINGS: Final = {
-    "encoder.fc.": "fc.",
-    "encoder.output_norm_enc.": "hidden_norm.",
-    "midlayer.": "layers.0.",
-}
 SINKS: Final = "self_attn.sinks"
-IGNORED: Final = ("rotary_emb.", "verifier_norm.", "verifier_lm_head.")
 
 LAYER: Final = (
     "input_layernorm.weight",
@@ -41,38 +35,18 @@ W2: Final = "markov_head.markov_w2.weight"
 CONFIDENCE: Final = "confidence_head.proj.weight"
 CONFIDENCE_BIAS: Final = "confidence_head.proj.bias"
 OPTIONAL: Final = (FC, EMBEDDING, HEAD, "d2t", "t2d")
-
-
-def spell(name: str) -> str | None:
-    """Return the name used here for a tensor of a file, None for one that is never needed."""
-    if any(part in name for part in IGNORED):
-        return None
-    for table in ("d2t", "t2d"):
-        if name == table or name.endswith(f".{table}"):
-            return table
-    for prefix in PREFIXES:
-        name = name.removeprefix(prefix)
-    for spelling, ours in SPELLINGS.items():
-        if name.startswith(spelling):
-            name = ours + name.removeprefix(spelling)
-    if name.endswith(".attention_sink_bias"):
-        return name.replace("self_attn.attention_sink_bias", SINKS)
-    bare = name in (W1.removesuffix(".weight"), W2.removesuffix(".weight"), CONFIDENCE.removesuffix(".weight"))
-    return f"{name}.weight" if bare else name
-
-
-def spelled(names: Iterable[str]) -> dict[str, str]:
-    """Return the file's name of each tensor by the name used here; raises ValueError for two that claim one name."""
-    found: dict[str, str] = {}
-    for name in sorted(names):
-        ours = spell(name)
-        if ours is None:
-            continue
-        if ours in found:
-            message = f"the tensors {found[ours]} and {name} are both {ours}"
-            raise ValueError(message)
-        found[ours] = name
-    return found
+SPELLING: Final = Spelling(
+    ignored=("rotary_emb.", "verifier_norm.", "verifier_lm_head."),
+    tables=("d2t", "t2d"),
+    prefixes=("model.", "module."),
+    replaced=(
+        ("encoder.fc.", "fc."),
+        ("encoder.output_norm_enc.", "hidden_norm."),
+        ("midlayer.", "layers.0."),
+        (".self_attn.attention_sink_bias", f".{SINKS}"),
+    ),
+    whole=tuple((name.removesuffix(".weight"), name) for name in (W1, W2, CONFIDENCE)),
+)
 
 
 def required(method: str, num_layers: int, *, aux: bool) -> list[str]:

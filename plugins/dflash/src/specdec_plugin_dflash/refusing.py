@@ -7,9 +7,10 @@ from typing import Final
 
 from specdec_core.config.rope import rope_problem
 from specdec_core.sources import DraftSource
+from specdec_nn.checkpoints.speculators import TYPE
 from specdec_plugin_dflash import names, reading
 from specdec_plugin_dflash.names import DFLASH, DSPARK
-from specdec_plugin_dflash.speculators import SECOND_KEYS, TYPE, XPRESS
+from specdec_plugin_dflash.speculators import SECOND_KEYS, XPRESS
 
 Refusal = tuple[str, str, str]  # what is wrong, the next step, the key
 

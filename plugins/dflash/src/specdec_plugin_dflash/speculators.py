@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from specdec_core.errors import ConfigError
+from specdec_nn.checkpoints.speculators import TYPE, base_config, is_of_type, mask_token
 from specdec_plugin_dflash.names import DFLASH, DSPARK
 
-SECTION: Final = "speculators_config"
-TYPE: Final = "speculators_model_type"
-BASE: Final = "transformer_layer_config"
 XPRESS: Final = "xpress"  # a DFlash head with a refiner behind it, which `refusing` rules out
 METHODS: Final = {"dflash": DFLASH, "dflash2": DFLASH, "dspark": DSPARK, XPRESS: DFLASH}
 SECOND_KEYS: Final = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
@@ -29,24 +27,7 @@ OWN_NAMES: Final = ("MuseGlimmerAssistantModel", "LiLiCorrDraftModel")
 
 def is_speculators(config: Mapping[str, Any]) -> bool:
     """Say whether a configuration is in the speculators format, of a type that belongs here."""
-    return SECTION in config and config.get(TYPE) in METHODS
-
-
-def proposed_tokens(config: Mapping[str, Any]) -> int | None:
-    """Return how many tokens the checkpoint asks to be drafted, None if it does not say."""
-    section = config.get(SECTION)
-    methods = section.get("proposal_methods") if isinstance(section, Mapping) else None
-    first = methods[0] if isinstance(methods, list) and methods and isinstance(methods[0], Mapping) else {}
-    tokens = first.get("speculative_tokens")
-    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0 else None
-
-
-def verifier_of(config: Mapping[str, Any]) -> str | None:
-    """Return the name of the target that the checkpoint was made for, None if it does not say."""
-    section = config.get(SECTION)
-    verifier = section.get("verifier") if isinstance(section, Mapping) else None
-    name = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
-    return name if isinstance(name, str) and name else None
+    return is_of_type(config, METHODS)
 
 
 def converted(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,10 +35,7 @@ def converted(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError naming the key that is missing or wrong.
     """
-    base, kind = config.get(BASE), config[TYPE]
-    if not isinstance(base, Mapping):
-        message = f"{BASE} must be the configuration of the head's layers, got {type(base).__name__}"
-        raise ConfigError(message)
+    base, kind = base_config(config), config[TYPE]
     ids = config.get(IDS)
     if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):
         message = f"a checkpoint of type {kind} needs {IDS}, a list of layers, got {ids!r}"
@@ -68,12 +46,9 @@ def converted(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flash(config: Mapping[str, Any], ids: list[int]) -> dict[str, Any]:
-    if type(config.get("mask_token_id")) is not int:
-        message = f"a checkpoint of type {config[TYPE]} needs a mask_token_id, got {config.get('mask_token_id')!r}"
-        raise ConfigError(message)
     both_ways = config.get("sliding_window_non_causal")
     section = {
-        "mask_token_id": config["mask_token_id"],
+        "mask_token_id": mask_token(config),
         "target_layer_ids": [i - 1 for i in ids],
         "sample_from_anchor": bool(config.get("sample_from_anchor")),
         "causal": both_ways is not None and not both_ways,

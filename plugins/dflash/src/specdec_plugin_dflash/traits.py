@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from specdec_core.context import MethodContext
 from specdec_core.sources import Default, Note, Problem
 from specdec_core.traits import MethodTraits
-from specdec_plugin_dflash import reading, speculators
-from specdec_plugin_dflash.layout import Reading
+from specdec_nn.checkpoints import speculators
+from specdec_plugin_dflash import reading
+from specdec_plugin_dflash.layout import DFlashReader
 from specdec_plugin_dflash.names import DSPARK
 from specdec_plugin_dflash.options import DFlashOptions, DSparkOptions
 
 
 def traits_of(ctx: MethodContext[DFlashOptions]) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
-    layout = None if ctx.draft is None else Reading(ctx.method, ctx.draft, ctx.target).layout()
+    layout = None if ctx.draft is None else DFlashReader(ctx.method, ctx.draft, ctx.target).layout()
     k = ctx.config.num_speculative_tokens or 1
     rows = k + 1 if layout is None else layout.rows(k)
     return MethodTraits(
@@ -52,7 +53,7 @@ def defaults_of(ctx: MethodContext[DFlashOptions]) -> Sequence[Default]:
 def problems_of(ctx: MethodContext[DFlashOptions]) -> list[Problem | Note]:
     """Return everything that is wrong, and what was read otherwise than its name says."""
     draft, options = ctx.checkpoint, ctx.options
-    reading_ = Reading(ctx.method, draft, ctx.target)
+    reading_ = DFlashReader(ctx.method, draft, ctx.target)
     layout = reading_.layout()
     problems: list[Problem | Note] = [*reading_.problems, *reading_.notes]
     if layout is None or not isinstance(options, DSparkOptions):

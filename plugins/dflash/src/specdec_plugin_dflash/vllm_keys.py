@@ -9,7 +9,7 @@ from typing import Any
 from specdec_core.context import MethodContext
 from specdec_core.sources import Problem, TargetInfo
 from specdec_plugin_dflash import reading
-from specdec_plugin_dflash.layout import Layout, Reading
+from specdec_plugin_dflash.layout import DFlashReader, Layout
 from specdec_plugin_dflash.names import DSPARK
 from specdec_plugin_dflash.options import DFlashOptions
 
@@ -19,7 +19,7 @@ LISTS = "target_layer_ids"
 def vllm_config(ctx: MethodContext[DFlashOptions]) -> Mapping[str, Any] | Problem | None:
     """Return the keys, or what stands against them."""
     method, draft, target = ctx.method, ctx.checkpoint, ctx.target
-    layout = Reading(method, draft, target).layout()
+    layout = DFlashReader(method, draft, target).layout()
     if layout is None:  # the check reports what is wrong
         return None
     if method == DSPARK:

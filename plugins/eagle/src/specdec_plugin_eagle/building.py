@@ -12,18 +12,16 @@ from torch import Tensor
 
 from specdec_core.context import MethodContext, ProposerBuild
 from specdec_core.draft import Rows
-from specdec_core.errors import ConfigError
 from specdec_core.registry.kernels import Kernels
-from specdec_core.sources import DraftSource, TargetHandle
+from specdec_core.sources import TargetHandle
 from specdec_nn.cache.draft_cache import DraftCache
-from specdec_nn.checkpoints.vocabulary import pick_embedding, read_map, warn_of_other_vocabulary
-from specdec_nn.checkpoints.weights import read_tensors
+from specdec_nn.checkpoints.head_weights import HeadWeights
+from specdec_nn.checkpoints.vocabulary import warn_of_other_vocabulary
 from specdec_nn.drafters.hidden_state import FeatureDrafter
-from specdec_nn.layers.block import Block, BlockConfig, Linear, RMSNorm
+from specdec_nn.layers.block import Block, BlockConfig, RMSNorm
 from specdec_nn.layers.rotary import Rotary
 from specdec_plugin_eagle.head import Eagle1Head, Eagle3Head, Layer, Vocabulary
-from specdec_plugin_eagle.layout import Layout, Reading
-from specdec_plugin_eagle.names import spell
+from specdec_plugin_eagle.layout import EagleReader, Layout
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_eagle.plans import make_plan, round_rows
 from specdec_plugin_eagle.required import EAGLE_1
@@ -35,12 +33,10 @@ def make(ctx: MethodContext[EagleOptions], build: ProposerBuild) -> FeatureDraft
     """Build the proposer. Raises ConfigError for maps and tables that contradict each other."""
     options, draft, target, kernels = ctx.options, ctx.checkpoint, build.target, build.kernels
     k = build.num_speculative_tokens
-    layout = Reading(ctx.method, draft, options, target.info).layout()
-    if layout is None:  # resolve has checked it; the file has changed since
-        message = f"{draft.model!r} is no longer what it was when the configuration was checked"
-        raise ConfigError(message)
+    reader = EagleReader(ctx.method, draft, options, target.info)
+    layout = reader.checked()
     warn_of_other_vocabulary(layout.config, target.info.vocab_size, draft.model, logger)
-    parts = Parts(layout, draft, options, target, kernels, k)
+    parts = Parts(layout, HeadWeights(reader, target, kernels), options, target, kernels, k)
     head = parts.eagle_1() if ctx.method == EAGLE_1 else parts.eagle_3()
     room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, round_rows(options, k))
     plan = make_plan(options, build, parts.mask(head))
@@ -53,17 +49,14 @@ class Parts:
     def __init__(
         self,
         layout: Layout,
-        draft: DraftSource,
+        weights: HeadWeights,
         options: EagleOptions,
         target: TargetHandle,
         kernels: Kernels,
         k: int,
     ) -> None:
-        """Read all tensors of the checkpoint."""
-        self._layout, self._options, self._target, self._kernels = layout, options, target, kernels
-        self._device, self._dtype = target.device, target.dtype
-        read = read_tensors(draft, lambda name: spell(name) is not None)
-        self._tensors = {str(spell(name)): tensor for name, tensor in read.items()}
+        """Read the sizes of the blocks."""
+        self._layout, self._weights, self._options, self._kernels = layout, weights, options, kernels
         self._block = BlockConfig.of({"hidden_size": layout.width, **layout.config})
         if layout.flavour == "minicpm":
             depth = float(layout.config.get("mup_denominator") or layout.num_layers)
@@ -73,26 +66,18 @@ class Parts:
         if layout.flavour == "llama4":
             self._block = replace(self._block, l2_norm=layout.flag("use_qk_norm"))
         last = target.info.max_model_len + k
-        self._rotary = Rotary(layout.config, self._block.head_dim, last, self._device, self._dtype)
-
-    def _get(self, name: str) -> Tensor:
-        return self._tensors[name].to(self._device, self._dtype)
+        self._rotary = Rotary(layout.config, self._block.head_dim, last, target.device, target.dtype)
 
     def _norm(self, name: str) -> RMSNorm:
-        return RMSNorm(self._get(name), self._block.eps)
-
-    def _linear(self, name: str) -> Linear:
-        bias = f"{name}.bias"
-        kernel = self._kernels.get("linear", self._device)
-        return Linear(self._get(f"{name}.weight"), self._get(bias) if bias in self._tensors else None, kernel)
+        return self._weights.norm(name, self._block.eps)
 
     def eagle_1(self) -> Eagle1Head:
         """Return an EAGLE-1 head; a bias of fc counts whatever the configuration says of it."""
-        keeps_norm = self._layout.flavour in ("llama4", "mistral") and "norm.weight" in self._tensors
+        keeps_norm = self._layout.flavour in ("llama4", "mistral") and "norm.weight" in self._weights
         minicpm = self._layout.flavour == "minicpm"
         return Eagle1Head(
             self._vocabulary(float(self._layout.config.get("scale_emb", 1.0)) if minicpm else 1.0),
-            self._linear("fc"),
+            self._weights.linear("fc"),
             self._layers(),
             self._rotary,
             input_norms=(self._norm("input_norm1.weight"), self._norm("input_norm2.weight")) if minicpm else None,
@@ -122,11 +107,10 @@ class Parts:
     def _layers(self, *, first_norm: bool = True) -> list[Layer]:
         layers = []
         for i in range(self._layout.num_layers):
-            prefix = f"layers.{i}."
-            own = {name.removeprefix(prefix): self._get(name) for name in self._tensors if name.startswith(prefix)}
+            own = self._weights.layer(i)
             if self._layout.flavour == "llama4":
                 own = _split_half(own, self._block)
-            block = Block(own, self._block, self._rotary, self._kernels, self._device, i)
+            block = Block(own, self._block, self._rotary, self._kernels, self._weights.device, i)
             norm = own.get("input_layernorm.weight") if i or first_norm else None
             layers.append(Layer(block, None if norm is None else RMSNorm(norm, self._block.eps)))
         return layers
@@ -140,7 +124,7 @@ class Parts:
 
     def _mix_states(self) -> Callable[[Tensor], Tensor]:
         """Return the way of concatenated states [N, n_a * H_t] to [N, H_d]."""
-        fc = self._linear("fc")
+        fc = self._weights.linear("fc")
         if self._layout.flag("norm_before_fc"):
             norm = self._norm("input_norm.weight")
             return lambda states: fc(norm(states))
@@ -156,32 +140,12 @@ class Parts:
         if self._layout.mask_token is None:
             return None
         with torch.inference_mode():
-            return self._layout.mask_token, self._mix_states()(self._get("mask_hidden").reshape(1, -1))
+            return self._layout.mask_token, self._mix_states()(self._weights.get("mask_hidden").reshape(1, -1))
 
     def _vocabulary(self, scale: float) -> Vocabulary:
-        return Vocabulary(self._embeddings(), scale, self._head(), self._map())
-
-    def _embeddings(self) -> Tensor:
-        """Return the head's own embedding if it has one that differs, else the target's."""
-        name = "embed_tokens.weight"
-        own = self._get(name) if name in self._tensors else None
-        return pick_embedding(own, self._target.embedding_weight, self._options.share_embeddings, logger)
-
-    def _head(self) -> Callable[[Tensor], Tensor]:
-        target, vocabulary = self._target, self._target.info.vocab_size
-        if "lm_head.weight" not in self._tensors:
-            return target.compute_logits
-        own, scale = self._linear("lm_head"), self._width_scale()
-        if self._layout.vocab_size <= vocabulary and scale == 1.0:
-            return own
-        # Rows of padding beyond the target's ids must never be drafted. The target's own head, where it is borrowed,
-        # divides by itself.
-        return lambda states: own(states / scale)[:, :vocabulary]
-
-    def _map(self) -> Tensor | None:
-        """Return the offsets of draft ids, None where they are the target's; raises ConfigError for a wrong map."""
-        offsets = read_map(self._tensors.get("d2t"), self._tensors.get("t2d"), self._target.info.vocab_size)
-        return None if offsets is None else offsets.to(self._device)
+        weights = self._weights
+        table = weights.embedding(self._options.share_embeddings, logger)
+        return Vocabulary(table, scale, weights.logits(self._width_scale()), weights.offsets())
 
 
 def _final_state(rows: Rows) -> Tensor:

@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specdec_core.config.padding import table_problem
 from specdec_core.config.rope import rope_problem
-from specdec_core.errors import ConfigError
-from specdec_core.sources import DraftSource, Note, Problem, TargetInfo
+from specdec_core.sources import DraftSource, Note, TargetInfo
+from specdec_nn.checkpoints.reader import INCOMPLETE, OTHER_TARGET, CheckpointReader, Shapes
 from specdec_plugin_eagle.aux_layers import KEY, aux_layers
-from specdec_plugin_eagle.names import spelled
+from specdec_plugin_eagle.names import SPELLING
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_eagle.required import EAGLE_1, EAGLE_3, Flavour, contradictions, required, switch
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 HIDDEN_NORM: Final = "layers.0.hidden_norm.weight"
 MASK_KEYS: Final = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
@@ -30,7 +27,6 @@ class Layout:
     method         "eagle" or "eagle3"
     flavour        the family of its block
     config         its configuration, converted from the speculators format if it came in that
-    files          name in the file by the name used here
     shapes         shape of each tensor by the name used here
     width          its hidden width H_d
     num_layers     its decoder layers
@@ -43,7 +39,6 @@ class Layout:
     method: str
     flavour: Flavour
     config: Mapping[str, Any]
-    files: Mapping[str, str]
     shapes: Shapes
     width: int
     num_layers: int
@@ -54,66 +49,50 @@ class Layout:
 
     def has(self, name: str) -> bool:
         """Say whether the checkpoint holds a tensor."""
-        return name in self.files
+        return name in self.shapes
 
     def flag(self, key: str) -> bool:
         """Return a switch of the configuration."""
         return switch(self.config, key)
 
 
-class Reading:
-    """One attempt to read a checkpoint; gathers everything that is wrong."""
+class EagleReader(CheckpointReader[Layout]):
+    """One look at an EAGLE head, for the method that was asked for."""
+
+    spelling = SPELLING
 
     def __init__(self, method: str, draft: DraftSource, options: EagleOptions, target: TargetInfo) -> None:
         """Look at names and shapes; nothing else is read."""
-        self.method, self.draft, self.options, self.target = method, draft, options, target
-        self.config = draft.hf_config
-        self.problems: list[Problem] = []
-        self.notes: list[Note] = []
-        self.files: Mapping[str, str] = {}
-        try:
-            shapes = draft.tensor_shapes
-            self.files = spelled(shapes)
-            self.shapes: Shapes = {ours: shapes[name] for ours, name in self.files.items()}
-        except (ValueError, ConfigError) as error:
-            self.shapes = {}
-            self._wrong(str(error))
+        super().__init__(draft, target)
+        self.method, self.options = method, options
 
-    def layout(self) -> Layout | None:
-        """Return the layout, None if `problems` says why not."""
-        if self.problems or not self._is_of_method():
+    def look(self) -> Layout | None:
+        """Check the head against its config.json, the options and the target."""
+        if not self._is_of_method():
             return None
         flavour, width, heads = self._flavour(), self._width(), self.config.get("num_attention_heads")
         if not isinstance(heads, int) or heads < 1:
-            self._wrong(f"its config.json has no num_attention_heads, but {heads!r}")
+            self.wrong(f"its config.json has no num_attention_heads, but {heads!r}")
         rope = rope_problem(self.config)
         if rope is not None:
-            self._wrong(rope, "give a head whose positions are of a known type")
+            self.wrong(rope, "give a head whose positions are of a known type")
         if flavour is None or width is None or self.problems:
             return None
-        num_layers = 1 + max(int(name.split(".")[1]) for name in self.files if name.startswith("layers."))
+        num_layers = self.num_layers
         self._check_layers(num_layers, width, flavour)
         vocab_size = self._vocab_size(width)
-        aux = self._aux()
-        mask_token = self._mask_token()
-        if self.problems:
-            return None
         return Layout(
             method=self.method,
             flavour=flavour,
             config=self.config,
-            files=self.files,
             shapes=self.shapes,
             width=width,
             num_layers=num_layers,
             vocab_size=vocab_size,
             own_head="lm_head.weight" in self.files,
-            aux=aux,
-            mask_token=mask_token,
+            aux=self._aux(),
+            mask_token=self._mask_token(),
         )
-
-    def _wrong(self, message: str, next_step: str = "", key: str = "model") -> None:
-        self.problems.append(Problem(key=key, message=f"{self.draft.model!r}: {message}", next_step=next_step))
 
     def _is_of_method(self) -> bool:
         """Check that the tensors are those of the method that was asked for."""
@@ -122,12 +101,12 @@ class Reading:
             return True
         if generation is None:
             some = ", ".join(sorted(self.files)[:6]) or "none"
-            self._wrong(
+            self.wrong(
                 f"its tensors are not those of an EAGLE head, which has fc.weight and layers.0.* (it has {some}, ...)",
                 "give the checkpoint of a head, or the method that it belongs to",
             )
         else:
-            self._wrong(
+            self.wrong(
                 f"method {self.method} was asked for, and its tensors are those of {generation} "
                 f"({evidence_of(generation, self.shapes, self.files)})",
                 f'use "method": "{generation}"',
@@ -136,11 +115,11 @@ class Reading:
         return False
 
     def _flavour(self) -> Flavour | None:
-        name = next(iter(self.draft.architectures), None) or str(self.config.get("model_type") or "llama")
+        name = next(iter(self.source.architectures), None) or str(self.config.get("model_type") or "llama")
         text = name.lower().replace("_", "")
         experts = any(".experts." in tensor for tensor in self.files)
         if experts or any(family in text for family in OTHER_FAMILIES):
-            self._wrong(
+            self.wrong(
                 f"heads of the family {name!r} are not built here"
                 + (", nor are mixtures of experts" if experts else ""),
                 "heads of the Llama, Qwen, Llama-4, Mistral and MiniCPM families are",
@@ -155,24 +134,24 @@ class Reading:
         fc, target = self.shapes.get("fc.weight"), self.target.hidden_size
         if self.method == EAGLE_1:
             if fc != (target, 2 * target):
-                self._wrong(
+                self.wrong(
                     f"fc.weight is {_of(fc)}, and a head for a target of width {target} has [{target}, {2 * target}]",
-                    "give a head that was trained for this target",
+                    OTHER_TARGET,
                 )
                 return None
             return target
         named = self.config.get("target_hidden_size")
         if named is not None and named != target:
-            self._wrong(f"it was made for a target of width {named}, and this one has {target}")
+            self.wrong(f"it was made for a target of width {named}, and this one has {target}")
             return None
         if fc is None:
             width = self.shapes[HIDDEN_NORM][0]
             if width != target:
-                self._wrong(f"it has no fc.weight, so its width {width} would have to be the target's {target}")
+                self.wrong(f"it has no fc.weight, so its width {width} would have to be the target's {target}")
                 return None
             return width
         if len(fc) != 2 or fc[1] % target:
-            self._wrong(f"fc.weight is {_of(fc)}, and its columns are no multiple of the target's width {target}")
+            self.wrong(f"fc.weight is {_of(fc)}, and its columns are no multiple of the target's width {target}")
             return None
         return fc[0]
 
@@ -184,13 +163,11 @@ class Reading:
     def _check_layers(self, num_layers: int, width: int, flavour: Flavour) -> None:
         """Check names and shapes of the blocks."""
         names = required(self.method, flavour, self.config, num_layers, self._states(), self.files)
-        missing = [name for name in names if name not in self.files]
-        if missing:
-            self._wrong(f"these tensors are missing: {', '.join(missing)}", "the file is not whole; fetch it again")
+        if not self.require(names):
             return
         if self.method == EAGLE_3:
             for message in contradictions(self.config, self.files):
-                self._wrong(message, "correct its config.json")
+                self.wrong(message, "correct its config.json")
         heads = int(self.config["num_attention_heads"])
         kv_heads = int(self.config.get("num_key_value_heads") or heads)
         head_dim = int(self.config.get("head_dim") or width // heads)
@@ -202,29 +179,21 @@ class Reading:
                 "self_attn.v_proj.weight": (kv_heads * head_dim, columns),
                 "self_attn.o_proj.weight": (width, heads * head_dim),
             }
-            for name, shape in expected.items():
-                found = self.shapes[f"layers.{i}.{name}"]
-                if found != shape:
-                    self._wrong(f"layers.{i}.{name} is {_of(found)}, and its config.json makes it {_of(shape)}")
+            self.expect({f"layers.{i}.{name}": s for name, s in expected.items()}, "its config.json makes it")
         turned = self.config.get("no_rope_layers") if flavour == "llama4" else None
         if isinstance(turned, list) and not all(turned[:num_layers]):
-            self._wrong(f"its config.json has no_rope_layers {turned}, and layers without positions are not built here")
+            self.wrong(f"its config.json has no_rope_layers {turned}, and layers without positions are not built here")
         own = self.shapes.get("embed_tokens.weight")
         if own is None and width != self.target.hidden_size:
-            self._wrong(
+            self.wrong(
                 f"its width {width} is not the target's {self.target.hidden_size}, and it brings no embed_tokens.weight"
             )
         elif own is not None and own[1] != width:
-            self._wrong(f"embed_tokens.weight is {_of(own)}, and its width is {width}")
+            self.wrong(f"embed_tokens.weight is {_of(own)}, and its width is {width}")
         elif own is not None:
-            self._check_table("embed_tokens.weight", own[0])
+            self.expect_table("embed_tokens.weight", own[0], self.target.vocab_size)
         if "t2d" in self.shapes:
-            self._check_table("the map t2d", self.shapes["t2d"][0])
-
-    def _check_table(self, what: str, rows: int) -> None:
-        problem = table_problem(what, rows, self.target.vocab_size)
-        if problem is not None:
-            self._wrong(problem, "give a head that was trained for this target")
+            self.expect_table("the map t2d", self.shapes["t2d"][0], self.target.vocab_size)
 
     def _vocab_size(self, width: int) -> int:
         """Check head and vocabulary map, and return the head's number of rows."""
@@ -233,25 +202,25 @@ class Reading:
         head = self.shapes.get("lm_head.weight")
         if head is None:
             if named not in (None, target) or width != self.target.hidden_size:
-                self._wrong(
+                self.wrong(
                     f"it has no lm_head.weight; the target's has {target} rows of width {self.target.hidden_size} and "
                     f"cannot stand in for one of {named or target} rows of width {width}",
-                    "the file is not whole; fetch it again",
+                    INCOMPLETE,
                 )
             return target
         if head[1] != width:
-            self._wrong(f"lm_head.weight is {_of(head)}, and its width is {width}")
+            self.wrong(f"lm_head.weight is {_of(head)}, and its width is {width}")
         if named is not None and named != head[0]:
-            self._wrong(f"lm_head.weight has {head[0]} rows, and config.json says draft_vocab_size {named}")
+            self.wrong(f"lm_head.weight has {head[0]} rows, and config.json says draft_vocab_size {named}")
         if head[0] < target and "d2t" not in self.files:
-            self._wrong(
+            self.wrong(
                 f"its head has {head[0]} ids, the target {target}, and the map d2t between them is missing",
-                "the file is not whole; fetch it again",
+                INCOMPLETE,
             )
         if "d2t" in self.files and self.shapes["d2t"] != (head[0],):
-            self._wrong(f"the map d2t is {_of(self.shapes['d2t'])}, and the head has {head[0]} rows")
+            self.wrong(f"the map d2t is {_of(self.shapes['d2t'])}, and the head has {head[0]} rows")
         if head[0] > target:
-            self._check_table("lm_head.weight", head[0])
+            self.expect_table("lm_head.weight", head[0], self.target.vocab_size)
         return head[0]
 
     def _aux(self) -> tuple[int, ...]:
@@ -261,13 +230,13 @@ class Reading:
             return ()
         inner = self.config.get("eagle_config")
         if isinstance(inner, Mapping) and inner.get("use_aux_hidden_state") is False:
-            self._wrong("its config.json says use_aux_hidden_state false, and it has an fc.weight for such states")
+            self.wrong("its config.json says use_aux_hidden_state false, and it has an fc.weight for such states")
             return ()
         try:
             found = aux_layers(self.config, self.options, self.target.num_layers, self._states())
         except ValueError as error:
             step = f"set {KEY}, or aux_layer_numbering to input or output for what the list of its config.json counts"
-            self._wrong(str(error), step, KEY)
+            self.wrong(str(error), step, KEY)
             return ()
         if found.note:
             self.notes.append(Note(key=KEY, value=list(found.layers), reason=found.note))
@@ -281,7 +250,7 @@ class Reading:
         if not wanted:
             return None
         if self.method == EAGLE_1 or "mask_hidden" not in self.files:
-            self._wrong(
+            self.wrong(
                 "parallel drafting needs a head with the tensor mask_hidden, which it has not",
                 "leave parallel_drafting out",
                 "parallel_drafting",
@@ -293,7 +262,7 @@ class Reading:
             for key in MASK_KEYS:
                 if isinstance(source.get(key), int):
                     return int(source[key])
-        self._wrong(f"parallel drafting needs a mask id, and config.json has none of {', '.join(MASK_KEYS)}")
+        self.wrong(f"parallel drafting needs a mask id, and config.json has none of {', '.join(MASK_KEYS)}")
         return None
 
 

@@ -8,15 +8,15 @@ from specdec_core.context import MethodContext
 from specdec_core.sources import Default, Note, Problem
 from specdec_core.token_tree import TokenTree
 from specdec_core.traits import MethodTraits
-from specdec_plugin_eagle import speculators
-from specdec_plugin_eagle.layout import Reading
+from specdec_nn.checkpoints import speculators
+from specdec_plugin_eagle.layout import EagleReader
 from specdec_plugin_eagle.options import EagleOptions
 
 
 def traits_of(ctx: MethodContext[EagleOptions]) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
     options = ctx.options
-    layout = None if ctx.draft is None else Reading(ctx.method, ctx.draft, options, ctx.target).layout()
+    layout = None if ctx.draft is None else EagleReader(ctx.method, ctx.draft, options, ctx.target).layout()
     tree = options.speculative_token_tree
     branches = options.tree_top_k is not None or (tree is not None and not TokenTree(tree).is_chain)
     drawn = ctx.samples_drafts and options.tree_top_k is None  # a dynamic tree keeps its likeliest tokens
@@ -51,7 +51,7 @@ def defaults_of(ctx: MethodContext[EagleOptions]) -> Sequence[Default]:
 
 def problems_of(ctx: MethodContext[EagleOptions]) -> Sequence[Problem | Note]:
     """Return everything that is wrong, and what was read otherwise than its place says."""
-    reading = Reading(ctx.method, ctx.checkpoint, ctx.options, ctx.target)
+    reading = EagleReader(ctx.method, ctx.checkpoint, ctx.options, ctx.target)
     layout, tree = reading.layout(), ctx.options.speculative_token_tree
     problems: list[Problem | Note] = [*reading.problems]
     widest = 0 if tree is None else max(map(len, TokenTree(tree).children.values()))

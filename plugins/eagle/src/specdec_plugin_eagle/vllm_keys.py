@@ -9,7 +9,7 @@ from typing import Any
 from specdec_core.context import MethodContext
 from specdec_core.sources import Problem
 from specdec_plugin_eagle.aux_layers import INNER, KEY
-from specdec_plugin_eagle.layout import Layout, Reading
+from specdec_plugin_eagle.layout import EagleReader, Layout
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_eagle.required import EAGLE_1
 
@@ -17,7 +17,7 @@ from specdec_plugin_eagle.required import EAGLE_1
 def vllm_config(ctx: MethodContext[EagleOptions]) -> Mapping[str, Any] | Problem | None:
     """Return the keys, or what stands against them."""
     method, options, draft, target = ctx.method, ctx.options, ctx.checkpoint, ctx.target
-    layout = Reading(method, draft, options, target).layout()
+    layout = EagleReader(method, draft, options, target).layout()
     if layout is None:  # the check reports what is wrong
         return None
     if Path(draft.model).expanduser().is_file():

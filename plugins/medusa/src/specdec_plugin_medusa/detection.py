@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from specdec_core.errors import ConfigError
 from specdec_core.sources import Default, Detection, DraftSource, TargetInfo
-from specdec_plugin_medusa.names import Names, spelled
+from specdec_plugin_medusa.layout import MedusaReader
 from specdec_plugin_medusa.settings import names_medusa, own_keys
 
 METHOD: Final = "medusa"
@@ -22,7 +21,7 @@ def detect(draft: DraftSource) -> Detection | None:
     keys = own_keys(config)
     if said:
         return Detection(method=METHOD, strength="certain", evidence=said)
-    tensors = _evidence(_names(draft))
+    tensors = _evidence(draft)
     if not tensors:
         return None
     named = tuple(f"{key} {config[key]!r}" for key in keys)
@@ -33,23 +32,16 @@ def default_model_of(target: TargetInfo) -> Default | None:
     """Return the target's own checkpoint if its config.json and its tensors say that the heads are in it."""
     if target.model is None or not own_keys(target.hf_config):
         return None
-    if not _evidence(_names(DraftSource(target.model, revision=target.revision))):
+    if not _evidence(DraftSource(target.model, revision=target.revision)):
         return None
     return Default(key="model", value=target.model, reason="the heads are in the target's own checkpoint")
 
 
-def _names(draft: DraftSource) -> Names | None:
-    try:
-        return spelled(draft.tensor_names)
-    except (ValueError, ConfigError):
-        return None  # a checkpoint that cannot be read is nobody's; what is wrong is said by who is asked for it
-
-
-def _evidence(names: Names | None) -> tuple[str, ...]:
+def _evidence(draft: DraftSource) -> tuple[str, ...]:
     """Return the tensors that only Medusa heads have: those of a head, and of its residual layers if it has some."""
-    if names is None or not names.heads:
+    files = MedusaReader.names_of(draft)
+    weights = sorted(name for name in files if name.endswith(".weight"))
+    layer, head = (next((n for n in weights if n.startswith(part)), None) for part in ("blocks.", "lm_heads."))
+    if head is None or not (layer or any("medusa" in file for file in files.values())):
         return ()
-    first = [f"blocks.{head}.layers.{layer}.weight" for head, layer in sorted(names.layers)[:1]]
-    first += [f"lm_heads.{head}.weight" for head in sorted(names.heads)[:1]]
-    is_certain = bool(names.layers) or any("medusa" in name for name in names.files.values())
-    return tuple(f"tensor {names.files[name]}" for name in first) if is_certain else ()
+    return tuple(f"tensor {files[name]}" for name in (layer, head) if name is not None)

@@ -8,14 +8,14 @@ from specdec_core.context import MethodContext
 from specdec_core.sources import Default, Problem
 from specdec_core.token_tree import TokenTree
 from specdec_core.traits import MethodTraits
-from specdec_plugin_medusa.layout import Layout, Reading
+from specdec_plugin_medusa.layout import Layout, MedusaReader
 from specdec_plugin_medusa.options import MedusaOptions
 from specdec_plugin_medusa.settings import num_heads
 
 
 def traits_of(ctx: MethodContext[MedusaOptions]) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
-    layout = None if ctx.draft is None else Reading(ctx.draft, ctx.target).layout()
+    layout = None if ctx.draft is None else MedusaReader(ctx.draft, ctx.target).layout()
     heads, tree = None if layout is None else layout.heads, ctx.options.speculative_token_tree
     branches = tree is not None and not TokenTree(tree).is_chain
     subset = layout is not None and (layout.mapped or layout.rows < ctx.target.vocab_size)
@@ -39,7 +39,7 @@ def defaults_of(ctx: MethodContext[MedusaOptions]) -> Sequence[Default]:
     key, tree = "num_speculative_tokens", ctx.options.speculative_token_tree
     if tree is not None:
         return [Default(key=key, value=len(tree), reason=f"the nodes of speculative_token_tree, {len(tree)}")]
-    reading = None if ctx.draft is None else Reading(ctx.draft, ctx.target)
+    reading = None if ctx.draft is None else MedusaReader(ctx.draft, ctx.target)
     layout = None if reading is None else reading.layout()
     if layout is None or reading is None:
         # What is wrong with the checkpoint is said by the check; that k is missing too would only hide it.
@@ -52,7 +52,7 @@ def defaults_of(ctx: MethodContext[MedusaOptions]) -> Sequence[Default]:
 
 def problems_of(ctx: MethodContext[MedusaOptions]) -> Sequence[Problem]:
     """Return everything that is wrong with the checkpoint, and with a tree for it."""
-    reading = Reading(ctx.checkpoint, ctx.target)
+    reading = MedusaReader(ctx.checkpoint, ctx.target)
     layout, paths = reading.layout(), ctx.options.speculative_token_tree
     return [*reading.problems, *([] if layout is None or paths is None else _of_tree(paths, layout))]
 

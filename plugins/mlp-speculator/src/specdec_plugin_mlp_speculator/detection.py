@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from specdec_core.errors import ConfigError
 from specdec_core.sources import Detection, DraftSource
-from specdec_plugin_mlp_speculator.layout import own_names
+from specdec_plugin_mlp_speculator.layout import SpeculatorReader
 from specdec_plugin_mlp_speculator.settings import ARCHITECTURE, architectures, names_speculator
 
 METHOD: Final = "mlp_speculator"
@@ -20,10 +19,7 @@ def detect(draft: DraftSource) -> Detection | None:
         return None
     if said:
         return Detection(method=METHOD, strength="certain", evidence=said)
-    try:
-        files = own_names(draft.tensor_names)
-    except (ValueError, ConfigError):
-        return None  # a checkpoint that cannot be read is nobody's; what is wrong is said by who is asked for it
+    files = SpeculatorReader.names_of(draft)
     if not files:
         return None
     first = next(name for name in sorted(files) if name.startswith("emb."))

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from specdec_core.context import MethodContext
 from specdec_core.sources import Default, Problem
 from specdec_core.traits import MethodTraits
-from specdec_plugin_mlp_speculator.layout import Reading
+from specdec_plugin_mlp_speculator.layout import SpeculatorReader
 from specdec_plugin_mlp_speculator.options import MlpSpeculatorOptions
 from specdec_plugin_mlp_speculator.trees import form_of, is_tree, problems_of_form
 
 
 def traits_of(ctx: MethodContext[MlpSpeculatorOptions]) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
-    reading = None if ctx.draft is None else Reading(ctx.draft, ctx.target)
+    reading = None if ctx.draft is None else SpeculatorReader(ctx.draft, ctx.target)
     layout = None if reading is None else reading.layout()
     form = None if reading is None else form_of(ctx.options, reading)
     tree, n_predict = is_tree(ctx.options), None if layout is None else layout.n_predict
@@ -35,7 +35,7 @@ def traits_of(ctx: MethodContext[MlpSpeculatorOptions]) -> MethodTraits:
 
 def defaults_of(ctx: MethodContext[MlpSpeculatorOptions]) -> Sequence[Default]:
     """Return k: the most nodes of a tree, or the heads of the checkpoint."""
-    key, reading = "num_speculative_tokens", None if ctx.draft is None else Reading(ctx.draft, ctx.target)
+    key, reading = "num_speculative_tokens", None if ctx.draft is None else SpeculatorReader(ctx.draft, ctx.target)
     layout = None if reading is None else reading.layout()
     if reading is None or layout is None:
         # What is wrong with the checkpoint is said by the check; that k is missing too would only hide it.
@@ -51,6 +51,6 @@ def defaults_of(ctx: MethodContext[MlpSpeculatorOptions]) -> Sequence[Default]:
 
 def problems_of(ctx: MethodContext[MlpSpeculatorOptions]) -> Sequence[Problem]:
     """Return everything that is wrong with the checkpoint, and with a tree for it."""
-    reading = Reading(ctx.checkpoint, ctx.target)
+    reading = SpeculatorReader(ctx.checkpoint, ctx.target)
     layout = reading.layout()
     return [*reading.problems, *([] if layout is None else problems_of_form(ctx.options, reading, layout))]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from specdec_core.sources import Problem
-from specdec_plugin_mlp_speculator.layout import Layout, Reading
+from specdec_plugin_mlp_speculator.layout import Layout, SpeculatorReader
 from specdec_plugin_mlp_speculator.options import MlpSpeculatorOptions
 from specdec_plugin_mlp_speculator.settings import TOP_K
 
@@ -30,21 +30,21 @@ def is_tree(options: MlpSpeculatorOptions) -> bool:
     return options.n_candidates is not None or options.top_k_tokens_per_head is not None
 
 
-def form_of(options: MlpSpeculatorOptions, reading: Reading) -> Form | None:
+def form_of(options: MlpSpeculatorOptions, reading: SpeculatorReader) -> Form | None:
     """Return the form that is asked for, what is left out being the checkpoint's; None if that has none either."""
     widths = options.top_k_tokens_per_head or reading.top_k
     kept = options.n_candidates or reading.n_candidates
     return Form(widths, kept) if is_tree(options) and widths and kept else None
 
 
-def problems_of_form(options: MlpSpeculatorOptions, reading: Reading, layout: Layout) -> list[Problem]:
+def problems_of_form(options: MlpSpeculatorOptions, reading: SpeculatorReader, layout: Layout) -> list[Problem]:
     """Return what is wrong with the trees that are asked for."""
     if not is_tree(options):
         return []
     form = form_of(options, reading)
     if form is None:
         key = TOP_K if options.top_k_tokens_per_head is None else "n_candidates"
-        message = f"trees need it, and config.json of {reading.draft.model!r} does not say it"
+        message = f"trees need it, and config.json of {reading.model!r} does not say it"
         return [Problem(key=key, message=message, next_step=f"give {key}")]
     problems = []
     if len(form.widths) > layout.n_predict:
