@@ -30,10 +30,10 @@ from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
 from specdec_core.traits import MethodTraits
-from specdec_engine.pipeline import PipelineCompiler
-from specdec_engine.request import Request, Work
-from specdec_engine.rows import DrawRows
-from specdec_engine.sampler import Sampler
+from specdec_engine.requests.request import Request, Work
+from specdec_engine.sampling.draw_rows import DrawRows
+from specdec_engine.sampling.pipeline import PipelineCompiler
+from specdec_engine.sampling.sampler import Sampler
 from specdec_engine.sampling_params import SamplingParams
 from specdec_testing.stubs import Fixed, stub_plugin
 

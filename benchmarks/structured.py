@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
-from specdec_engine.grammar_mask import forbid
-from specdec_engine.request import Request, Work
-from specdec_engine.rows import DrawRows
+from specdec_engine.requests.request import Request, Work
+from specdec_engine.sampling.draw_rows import DrawRows
+from specdec_engine.sampling.grammar_mask import forbid
+from specdec_engine.sampling.grammars import Grammars
 from specdec_engine.sampling_params import SamplingParams, StructuredOutputsParams
-from specdec_engine.structured import Grammars
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "demo"))
 from smollm2 import model_folder

@@ -129,7 +129,7 @@ def test_a_build_that_fails_late_leaves_no_hook_and_no_drafter(monkeypatch: pyte
 
 def test_many_engines_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "specdec_engine")  # pytest would keep every line that is logged
-    caplog.set_level(logging.ERROR, "specdec_engine.kv_plan")
+    caplog.set_level(logging.ERROR, "specdec_engine.memory.kv_plan")
     model = tiny_target("llama")
 
     def open_and_close(times: int) -> int:

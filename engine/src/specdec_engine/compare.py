@@ -13,11 +13,11 @@ from torch import Tensor
 
 from specdec_core.draft import IntArray
 from specdec_core.noise import Noise, Purpose
-from specdec_engine.request import Request, Work
-from specdec_engine.rows import DrawRows
-from specdec_engine.sampler import Sampler
+from specdec_engine.decoding.target import Target
+from specdec_engine.requests.request import Request, Work
+from specdec_engine.sampling.draw_rows import DrawRows
+from specdec_engine.sampling.sampler import Sampler
 from specdec_engine.sampling_params import SamplingParams
-from specdec_engine.target import Target
 from specdec_nn.ops.race.reference import exponential_reference
 
 WIDTHS = (1, 2, 4, 8, 16)

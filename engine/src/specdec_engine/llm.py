@@ -21,25 +21,25 @@ from specdec_core.host.budget import DraftBudget
 from specdec_core.host.containment import Containment
 from specdec_core.host.runner import ProposerRunner
 from specdec_core.metrics import SpecMetrics
-from specdec_engine.chat import read_template
+from specdec_engine.build import Limits, Wanted, open_session, undone_on_error
 from specdec_engine.compare import Divergence, diagnose
-from specdec_engine.group import Group
-from specdec_engine.logprobs import LogprobReader, LogprobsMode, check_mode
-from specdec_engine.noise_keys import NoiseKeys
+from specdec_engine.decoding.scheduler import Scheduler
+from specdec_engine.decoding.step import Stepper
+from specdec_engine.decoding.threads import torchs_threads
 from specdec_engine.outputs import RequestOutput
-from specdec_engine.progress import Progress
-from specdec_engine.request import Request
-from specdec_engine.run import Run
-from specdec_engine.sampler import Sampler
+from specdec_engine.reporting.progress import Progress
+from specdec_engine.reporting.stats import EngineState, EngineStats
+from specdec_engine.requests.group import Group
+from specdec_engine.requests.request import Request
+from specdec_engine.requests.run import Run
+from specdec_engine.requests.stopping import StopRules
+from specdec_engine.requests.submission import Submission
+from specdec_engine.sampling.logprobs import LogprobReader, LogprobsMode, check_mode
+from specdec_engine.sampling.noise_keys import NoiseKeys
+from specdec_engine.sampling.sampler import Sampler
 from specdec_engine.sampling_params import SamplingParams
-from specdec_engine.scheduler import Scheduler
-from specdec_engine.session import Limits, Wanted, open_session, undone_on_error
-from specdec_engine.stats import EngineState, EngineStats
-from specdec_engine.step import Stepper
-from specdec_engine.stopping import StopRules
-from specdec_engine.submission import Submission
-from specdec_engine.threads import torchs_threads
-from specdec_engine.vllm_calls import VllmMethods, check_call, read_arguments, read_seed
+from specdec_engine.text.chat import read_template
+from specdec_engine.vllm_api.calls import VllmMethods, check_call, read_arguments, read_seed
 from specdec_nn.hf.loading import eos_ids, resolve_device
 
 MAX_NUM_SEQS = 64
