@@ -113,14 +113,14 @@ def test_a_method_that_retires_never_sees_the_request_again_and_takes_later_ones
         stream = llm.stream(texts[0], greedy(LONG))
         for _ in range(3):
             next(stream)
-        (long,) = llm._scheduler.running
+        (long,) = llm._engine.scheduler.running
         llm.generate(texts[1:], [greedy(SHORT)] * 3)
         assert stub.finished == [("0-0", "aborted")]
         calls = stub.calls
         for _ in range(4):
             next(stream)
         assert stub.calls == calls
-        assert llm._runner._states[long.id].pending == [], "its rows are not kept for anybody"
+        assert llm._engine.runner._states[long.id].pending == [], "its rows are not kept for anybody"
         llm.generate(texts[1], greedy(SHORT))
         assert stub.calls > calls
         stream.close()

@@ -132,5 +132,5 @@ def test_tied_and_softcapped_heads_are_honoured_by_compute_logits() -> None:
     model = tiny_target("gemma2")
     with LLM(hf_model=model) as llm, torch.inference_mode():
         out = model(torch.tensor([[5, 6, 7, 8]]), output_hidden_states=True)
-        logits = llm._target.compute_logits(out.hidden_states[-1][0])
+        logits = llm._engine.target.compute_logits(out.hidden_states[-1][0])
         torch.testing.assert_close(logits, out.logits[0])

@@ -78,7 +78,7 @@ def test_threads_over_one_model_get_what_each_would_get_alone(shared: str) -> No
     for found, expected in zip(together(*callers(engines)), alone, strict=True):
         assert found == [expected] * CALLS
     for llm in engines:
-        llm._target.arena.check_integrity([])
+        llm._engine.target.arena.check_integrity([])
         llm.close()
 
 

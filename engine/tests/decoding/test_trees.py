@@ -14,7 +14,8 @@ from specdec_core.metrics import SpecMetrics
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.decoding import trees
-from specdec_engine.requests.request import Request, Work
+from specdec_engine.requests.request import Request
+from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_testing.families import RIGHT
 from specdec_testing.recording import RecordingProposer
 from specdec_testing.stubs import Stub, stub_plugin
@@ -199,7 +200,7 @@ def test_a_tree_that_the_arena_has_no_rows_for_is_cut_and_the_request_goes_on() 
 
 def keys_and_values(llm: LLM, request: Request) -> list[torch.Tensor]:
     """What the arena holds of a request's run positions, layer by layer."""
-    arena = llm._target.arena
+    arena = llm._engine.target.arena
     slots = torch.from_numpy(arena.slots(request.segment, 0, request.run_len).astype(np.int64))
     pages = [pages for _, layer in sorted(arena._layers.items()) for pages in layer]
     return [p[slots // arena.page_size, :, slots % arena.page_size].clone() for p in pages]
@@ -214,22 +215,22 @@ def test_after_every_commit_the_arena_holds_what_a_fresh_prefill_of_the_text_giv
     rounds = moved = 0
     with LLM(hf_model=model, speculative_config=config, plugins={"stub": stub_plugin(stub)}, strict=True) as llm:
         while rounds < 50:
-            requests = [group.requests[0] for group in llm._submit(texts, sampling)]
+            requests = [group.requests[0] for group in llm._engine.submit(texts, sampling)]
             while not all(request.finished for request in requests):
                 before = [request.run_len for request in requests]
-                llm._stepper.step()
+                llm._engine.stepper.step()
                 for request, old in zip(requests, before, strict=True):
                     if request.finished or request.run_len < request.prompt_len:
                         continue
                     rounds += 1
                     moved += request.run_len - old > 1
                     fresh = Request("fresh", 0, request.tokens[: request.run_len], request.sampling_params, 0, 0)
-                    assert llm._target.arena.reserve(fresh.segment, request.run_len)
-                    llm._target.forward([Work(fresh, 0, fresh.tokens, True)])
+                    assert llm._engine.target.arena.reserve(fresh.segment, request.run_len)
+                    llm._engine.target.forward([ScheduledRows(fresh, 0, fresh.tokens, True)])
                     fresh.run_len = request.run_len
                     for mine, theirs in zip(keys_and_values(llm, request), keys_and_values(llm, fresh), strict=True):
                         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
-                    llm._target.arena.release(fresh.segment)
+                    llm._engine.target.arena.release(fresh.segment)
             for request in requests:
                 assert request.output_ids == plain[requests.index(request)].outputs[0].token_ids
     assert moved > 20
@@ -300,7 +301,7 @@ def test_the_drafts_before_a_row_are_those_of_its_path() -> None:
     rng = np.random.default_rng(0)
     request = Request("r", 0, np.array([3, 4], np.int32), SamplingParams(), 0, 0)
     ids, parents = grow(rng, 30, VOCAB)
-    work = Work(request, 1, np.array([4, *ids], np.int32), False, 30, 31, parents=np.array(parents, np.int32))
+    work = ScheduledRows(request, 1, np.array([4, *ids], np.int32), False, 30, 31, parents=np.array(parents, np.int32))
     assert work.path(0).tolist() == []
     for node in range(len(ids)):
         assert work.path(node + 1).tolist() == path_ids(ids, parents, node)

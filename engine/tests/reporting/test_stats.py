@@ -128,7 +128,7 @@ def test_memory_is_that_of_the_arena_and_of_the_index() -> None:
         stream = llm.stream(texts, sampling)
         for _ in range(4):  # both prompts and a step
             next(stream)
-        llm._stats.measure()
+        llm._engine.stats.measure()
         state = llm.get_state()
         assert (state.running, state.waiting, state.kv_pages_in_use) == (2, 0, 3)
         assert state.kv_usage == 3 / 16

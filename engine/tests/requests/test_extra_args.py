@@ -142,7 +142,7 @@ def test_what_cannot_hold_is_refused_by_name(case: str) -> None:
     with LLM(hf_model=target("llama"), speculative_config=config, plugins={"stub": stub_plugin(Noting())}) as llm:
         with pytest.raises(RequestError, match=expected):
             llm.generate([[5, 6], [7]], [SamplingParams(), SamplingParams(extra_args={"specdec": specdec})])
-        assert not llm._scheduler.waiting
+        assert not llm._engine.scheduler.waiting
 
 
 def test_an_engine_without_speculation_takes_off_and_nothing_else() -> None:

@@ -238,7 +238,7 @@ def test_a_preempted_request_has_each_entry_once(decode_width: int | None) -> No
             hf_model=model, speculative_config=config, plugins=plugins, kv_cache_tokens=192, strict=True, **widths
         ) as llm:
             results = llm.generate(texts, sampling)
-            assert llm._scheduler.preemptions > 0
+            assert llm._engine.scheduler.preemptions > 0
         assert ids_of(results) == ids_of(plain)
         for mine, theirs in zip(results, plain, strict=True):
             assert_same(mine.outputs[0].logprobs, theirs.outputs[0].logprobs, tolerance)

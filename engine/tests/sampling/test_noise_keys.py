@@ -149,7 +149,7 @@ def shared_cache(verifier: str) -> np.ndarray:
     }
     with LLM(hf_model=MODEL, speculative_config=config, max_num_seqs=4096, strict=True) as llm:
         assert llm.resolved_config.traits.remembers
-        assert llm._keys.memory is not None
+        assert llm._engine.keys.memory is not None
         for _ in range(4):
             spaces = [{"specdec": {"namespace": str(seed)}} for seed in range(SEEDS)]
             wanted = [params(seed, extra_args=space) for seed, space in enumerate(spaces)]
@@ -273,7 +273,7 @@ def test_drafters_get_fresh_noise_in_every_step_and_never_that_of_their_acceptan
     stub = KeySeer(MethodTraits(law=law))
     with engine(stub, verifier) as llm:
         llm.generate([PROMPT], SamplingParams(temperature=1.0, seed=7, max_tokens=9, ignore_eos=True), use_tqdm=False)
-        deciding = llm._keys.key(7, 0, np.int32(PROMPT))
+        deciding = llm._engine.keys.key(7, 0, np.int32(PROMPT))
     assert len(set(stub.keys)) == len(stub.keys) > 5
     assert deciding not in stub.keys
 
@@ -283,7 +283,7 @@ def test_drafts_that_share_the_targets_noise_get_the_key_of_the_targets_draws() 
         stub = KeySeer(MethodTraits(law="soft", shares_noise=True))
         with engine(stub, verifier) as llm:
             llm.generate([PROMPT], params(7), use_tqdm=False)
-            own = llm._keys.key(7, 0, np.int32(PROMPT))
+            own = llm._engine.keys.key(7, 0, np.int32(PROMPT))
         assert set(stub.keys) == {own}
         assert wanted is None or own == wanted
 

@@ -14,7 +14,7 @@ from runs import ids_of, run
 from specdec_core.draft import IntArray
 from specdec_core.errors import RequestError
 from specdec_engine import LLM, SamplingParams
-from specdec_engine.requests.request import Work
+from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_testing.stubs import Fixed, Garbage, Null, Perfect, Stub
 from specdec_testing.table import random_table, table_target
 from specdec_testing.trees import GarbageTree, PerfectTree
@@ -218,7 +218,7 @@ NEED_THE_PATH = (
 def test_these_checks_see_rows_processed_without_the_drafts_before_them(
     case: str, plain: dict[float, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Work, "path", lambda self, row: np.empty(0, np.int32))
+    monkeypatch.setattr(ScheduledRows, "path", lambda self, row: np.empty(0, np.int32))
     index = list(CASES).index(case)
     part = slice(index, index + 1)
     stub = Perfect.of_run(PROMPTS, plain[0.7])
@@ -294,7 +294,7 @@ def test_what_cannot_be_honoured_is_refused_by_name_and_nothing_is_queued(case: 
     with LLM(hf_model=MODEL) as llm:
         with pytest.raises(RequestError, match=expected):
             llm.generate([[1], [2]], [SamplingParams(), params(values, 0, 0.0)])
-        assert not llm._scheduler.waiting and not llm._scheduler.running
+        assert not llm._engine.scheduler.waiting and not llm._engine.scheduler.running
 
 
 @pytest.mark.parametrize("stub", [None, Fixed([3, 4, 5])])

@@ -11,7 +11,7 @@ from definition import law_after
 from runs import run
 
 from specdec_engine import SamplingParams
-from specdec_engine.requests.request import Work
+from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_testing.laws import assert_follows
 from specdec_testing.stubs import Fixed, Soft
 from specdec_testing.table import random_table, table_target
@@ -87,7 +87,7 @@ def test_texts_follow_the_law_of_their_parameters_in_one_batch(case: str) -> Non
 
 
 def test_these_checks_see_penalties_and_words_that_leave_out_the_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Work, "path", lambda self, row: np.empty(0, np.int32))
+    monkeypatch.setattr(ScheduledRows, "path", lambda self, row: np.empty(0, np.int32))
     for name, counts in said(Fixed([1, 3]), cases=HISTORY).items():
         with pytest.raises(AssertionError, match="do not follow the law"):
             assert_follows(counts.reshape(1, -1), LAWS[name].reshape(1, -1))

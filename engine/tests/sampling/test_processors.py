@@ -250,7 +250,7 @@ def test_a_processor_that_fails_ends_its_own_request_and_says_who_and_where(case
     plugins = {"stub": stub_plugin(stub)} if stub else {}
     with LLM(hf_model=MODEL, speculative_config=config, plugins=plugins) as llm:
         first, failed, last = (result.outputs[0] for result in llm.generate([PROMPT] * 3, wanted))
-        llm._target.arena.check_integrity([])
+        llm._engine.target.arena.check_integrity([])
         again = llm.generate([PROMPT], wanted[0])[0].outputs[0]
     assert [first.token_ids, last.token_ids, again.token_ids] == [*(o.token_ids for o in alone), alone[0].token_ids]
     assert failed.finish_reason == "error" and failed.error is not None
@@ -319,4 +319,4 @@ def test_what_is_no_processor_is_refused_before_anything_runs(processor: Any, ex
     with LLM(hf_model=MODEL) as llm:
         with pytest.raises(RequestError, match=expected):
             llm.generate([PROMPT, PROMPT], [SamplingParams(), params(processor)])
-        assert not llm._scheduler.waiting and not llm._scheduler.running
+        assert not llm._engine.scheduler.waiting and not llm._engine.scheduler.running

@@ -103,7 +103,7 @@ def test_a_request_ends_at_the_models_broken_row_and_others_go_on(name: str) -> 
                 assert "after position 3" in (sick.error or "")
                 assert sick.logprobs is None or len(sick.logprobs) == 3
             assert (well.token_ids, well.finish_reason, well.error) == ([7, 6] * 6, "length", None), (kind, how)
-        llm._target.arena.check_integrity([])
+        llm._engine.target.arena.check_integrity([])
 
 
 def test_a_prompt_whose_last_row_is_broken_ends_with_no_ids() -> None:

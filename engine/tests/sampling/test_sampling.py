@@ -13,7 +13,8 @@ from specdec_core.noise import Purpose, exponential, request_key
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.kernels import Kernels
 from specdec_engine import LLM, SamplingParams
-from specdec_engine.requests.request import Request, Work
+from specdec_engine.requests.request import Request
+from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_engine.sampling.draw_rows import DrawRows
 from specdec_engine.sampling.sampler import Sampler
 from specdec_testing.laws import assert_follows
@@ -29,12 +30,12 @@ def sampler() -> Sampler:
     return Sampler(kernels.get("race"), kernels.get("truncate"))
 
 
-def works(*params: dict[str, Any], counts: list[int] | None = None) -> list[Work]:
+def works(*params: dict[str, Any], counts: list[int] | None = None) -> list[ScheduledRows]:
     """Rows of one request a set of parameters, as many as `counts` says: the newest id's and those of drafts."""
     prompt = np.array([1, 2, 3], np.int32)
     requests = [Request(f"{i}-0", 0, prompt, SamplingParams(**p), 77 + i, i) for i, p in enumerate(params)]
     ids = [np.full(count, 3, np.int32) for count in counts or [1] * len(requests)]
-    return [Work(r, 2, some, False, len(some) - 1, len(some)) for r, some in zip(requests, ids, strict=True)]
+    return [ScheduledRows(r, 2, some, False, len(some) - 1, len(some)) for r, some in zip(requests, ids, strict=True)]
 
 
 def spelled_out(key: int, prompt: list[int], count: int, temperature: float, seq_index: int = 0) -> list[int]:

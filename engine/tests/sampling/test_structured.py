@@ -182,7 +182,7 @@ def test_what_was_proposed_cut_and_verified_is_counted_apart(model: Any) -> None
         speculative_config={"method": "stub", "num_speculative_tokens": 3},
         plugins={"stub": stub_plugin(Fixed([EOS, the[0], the[0]]))},
     ) as llm:
-        llm._controller = Watching()
+        llm._engine.observer.controller = Watching()
         metrics = llm.generate(prompt, asked)[0].metrics
         assert metrics.steps == 15
         assert metrics.proposed == metrics.cut == sum(sum(s.proposed) for s in seen) > 36
@@ -201,12 +201,12 @@ def test_samples_move_each_its_own_matcher_and_give_it_back(model: Any) -> None:
     for stub in (Perfect.of_run(texts()[:2], plain), Garbage(VOCAB)):
         assert ids_of(run(model, texts()[:2], asked, stub, tokenizer=TOKENIZER)) == ids_of(plain)
     with LLM(hf_model=model, tokenizer=TOKENIZER) as llm:
-        groups = llm._submit(texts()[:1], asked)
-        matchers = {id(request.grammar) for request in groups[0].requests}
-        assert len(matchers) == 6
-        while llm._step():
+        groups, sampler = llm._engine.submit(texts()[:1], asked), llm._engine.sampler
+        states = [sampler.state(request) for request in groups[0].requests]
+        assert len({id(state.grammar) for state in states if state is not None and state.grammar is not None}) == 6
+        while llm._engine.step():
             pass
-        assert all(request.finished and request.grammar is None for request in groups[0].requests)
+        assert all(request.finished and sampler.state(request) is None for request in groups[0].requests)
 
 
 def test_an_aborted_request_gives_its_matcher_back(model: Any) -> None:
@@ -214,11 +214,12 @@ def test_an_aborted_request_gives_its_matcher_back(model: Any) -> None:
     with LLM(hf_model=model, tokenizer=TOKENIZER) as llm:
         stream = llm.stream(texts()[:1], asked)
         next(stream)
-        (request,) = llm._scheduler.running
-        assert request.grammar is not None
+        (request,) = llm._engine.scheduler.running
+        sampler = llm._engine.sampler
+        assert sampler.state(request).grammar is not None
         stream.close()
         assert request.finish_reason == "abort"
-        assert request.grammar is None
+        assert sampler.state(request) is None
         assert llm.generate(texts()[:1], asked)[0].finished
 
 
@@ -264,8 +265,8 @@ def test_a_bad_form_is_refused_before_anything_is_queued(model: Any) -> None:
     with LLM(hf_model=model, tokenizer=TOKENIZER) as llm:
         with pytest.raises(RequestError, match=r"structured_outputs\.regex cannot be used"):
             llm.generate(texts()[:2], [good, bad])
-        assert not llm._scheduler.waiting
-        assert not llm._scheduler.running
+        assert not llm._engine.scheduler.waiting
+        assert not llm._engine.scheduler.running
         assert llm.generate(texts()[:1], good)[0].request_id == "0"
     with LLM(hf_model=model) as llm, pytest.raises(RequestError, match=r"structured_outputs\.choice.*no tokenizer"):
         llm.generate(texts()[:1], good)

@@ -52,7 +52,7 @@ def soft_run(exact: bool) -> tuple[np.ndarray, np.ndarray, Any]:
     with LLM(
         hf_model=target, tokenizer=LETTERS, speculative_config=config, plugins=plugins, max_num_seqs=100, strict=True
     ) as llm:
-        llm._stepper._exact = exact
+        llm._engine.stepper.speculation.exact = exact
         asked = SamplingParams(n=100, max_tokens=50, seed=3, structured_outputs=PAIRS)
         results = llm.generate([[A]], asked)
     return pair_counts(results), pair_law(table), results[0].metrics

@@ -246,5 +246,5 @@ def test_without_a_tokenizer_a_stop_text_is_refused_by_name_and_nothing_is_queue
     with LLM(hf_model=speaker(ABC)) as llm:
         with pytest.raises(RequestError, match="stop needs text, but this model has no tokenizer"):
             llm.generate([[0], [0]], [SamplingParams(), SamplingParams(stop="x")])
-        assert not llm._scheduler.waiting
+        assert not llm._engine.scheduler.waiting
         assert len(llm.generate([[0]], SamplingParams(stop=[]))) == 1

@@ -83,7 +83,7 @@ def test_all_that_is_wrong_is_in_one_error_with_the_nearest_names(model: Any) ->
 
 def test_sizes_under_vllms_names_are_those_of_the_engine(model: Any) -> None:
     with LLM(hf_model=model, max_num_batched_tokens=48, max_num_seqs=None, seed=None) as llm:
-        assert (llm._target.prefill_chunk_size, llm.max_num_seqs) == (48, 64)
+        assert (llm._engine.target.prefill_chunk_size, llm.max_num_seqs) == (48, 64)
     tokens = []
     for count in (64 * 2**10, 128 * 2**10):
         with LLM(hf_model=model, kv_cache_memory_bytes=count) as llm:

@@ -10,7 +10,8 @@ import numpy as np
 from specdec_core.draft import Draft
 from specdec_engine.decoding import trees
 from specdec_engine.decoding.target import Target
-from specdec_engine.requests.request import Request, Work
+from specdec_engine.requests.request import Request
+from specdec_engine.requests.scheduled_rows import ScheduledRows
 
 
 class Scheduler:
@@ -52,33 +53,29 @@ class Scheduler:
         elif request in self.waiting:
             self.waiting.remove(request)
 
-    def plan(self, ready: Sequence[Request], draft: Draft) -> tuple[list[Work], Draft]:
-        """Return the work of this step and the draft of the decode rows that are still in it.
+    def plan(self, decode: Sequence[ScheduledRows], draft: Draft) -> tuple[list[ScheduledRows], Draft]:
+        """Return what runs in this step, and the draft of the decode rows that are still in it.
 
-        `ready` are the requests whose newest id waits to be run, `draft` has one row for each. Work items of decode
-        rows come first, in the order of the draft's rows.
+        `decode` are the newest ids that wait to be run, `draft` has one row for each. Decode rows come first, in the
+        order of the draft's rows.
         """
-        lengths = list(draft.lengths or ())
-        ends = np.cumsum([0, *lengths])
-        decode: list[tuple[int, Work]] = []
-        for row, (request, tree) in enumerate(zip(ready, trees.split(draft, self._target.ancestor_bits), strict=True)):
-            ids = np.concatenate((request.tokens[-1:], draft.tokens[ends[row] : ends[row + 1]]))
-            work = Work(request, request.run_len, ids, False, lengths[row], 1 + lengths[row])
-            if tree is not None:
-                work.parents, work.ancestors = tree
-            decode.append((row, work))
-        works = [work for _, work in decode] + self._chunks({id(request) for request in ready})
-        works = self._fit(works)
-        kept = {id(work) for work in works}
-        return works, draft.select([row for row, work in decode if id(work) in kept])
+        if len(draft.tokens):
+            ends = np.cumsum(draft.lengths or ()).tolist()
+            split = trees.split(draft, self._target.ancestor_bits)
+            for item, tree, length, end in zip(decode, split, draft.lengths or (), ends, strict=True):
+                if length:
+                    item.add_drafts(draft.tokens[end - length : end], tree)
+        items = self._fit([*decode, *self._chunks()])
+        kept = set(items)
+        return items, draft.select([row for row, item in enumerate(decode) if item in kept])
 
-    def _chunks(self, ready: set[int]) -> list[Work]:
+    def _chunks(self) -> list[ScheduledRows]:
         """Return pieces of known ids that still have to run, within this step's budget."""
         budget = self._target.prefill_chunk_size
         width = self._target.decode_width
-        works: list[Work] = []
+        items: list[ScheduledRows] = []
         for request in self.running:
-            if id(request) in ready:
+            if request.newest_known:
                 continue
             if width is not None and request.run_len >= request.prompt_len:
                 # Emitted ids run again in decode forwards: rows of another width would round differently.
@@ -90,18 +87,18 @@ class Scheduler:
                 continue
             ids = request.tokens[request.run_len : end]
             wants = int(end == len(request) and not request.only_scored)
-            works.append(Work(request, request.run_len, ids, prompt, wants=wants))
-        return works
+            items.append(ScheduledRows(request, request.run_len, ids, prompt, wants=wants))
+        return items
 
-    def _fit(self, works: list[Work]) -> list[Work]:
+    def _fit(self, items: list[ScheduledRows]) -> list[ScheduledRows]:
         """Reserve pages for all items; preempt the youngest running requests until the rest fits."""
-        works = list(works)
-        for work in sorted(works, key=lambda item: item.request.arrival):
-            while work in works and not self._target.arena.reserve(work.request.segment, work.start + len(work.ids)):
+        fitting = list(items)
+        for item in sorted(items, key=lambda item: item.request.arrival):
+            while item in fitting and not self._target.arena.reserve(item.request.segment, item.start + len(item.ids)):
                 victim = self.running[-1]
                 self._preempt(victim)
-                works = [other for other in works if other.request is not victim]
-        return works
+                fitting = [other for other in fitting if other.request is not victim]
+        return fitting
 
     def _preempt(self, request: Request) -> None:
         self._on_preempt(request)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from specdec_core.errors import TargetError
 from specdec_core.sources import TargetInfo
 from specdec_engine.decoding.flat_batch import FlatBatch, build, split
-from specdec_engine.requests.request import Work
+from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.hf.model import FlatModel
 from specdec_nn.turns import lock_of
@@ -21,13 +21,13 @@ from specdec_nn.turns import lock_of
 
 @dataclass(slots=True)
 class ForwardOutput:
-    """Results of one step, in the order of the work items.
+    """Results of one step, in the order of the scheduled rows.
 
-    logits  [sum of work.wants, V] in the model's dtype, or None where no row wanted any
+    logits  [sum of item.wants, V] in the model's dtype, or None where no row wanted any
     hidden  [sum of rows, H] final hidden states, or None if not tapped
     aux     [sum of rows, layers, H] residual-stream states, or None if not tapped
     rows    rows that ran, padding included
-    scored  [sum of len(work.scored), H] final hidden states of those rows, or None if there are none
+    scored  [sum of len(item.scored), H] final hidden states of those rows, or None if there are none
     """
 
     logits: Tensor | None
@@ -152,10 +152,10 @@ class Target:
         self._final = output[0][0] if isinstance(output, tuple) else output.last_hidden_state[0]
 
     @contextmanager
-    def _final_states(self, works: Sequence[Work]) -> Iterator[None]:
-        """Record final hidden states, tapped or not, in forwards of works whose prompt is scored."""
+    def _final_states(self, items: Sequence[ScheduledRows]) -> Iterator[None]:
+        """Record final hidden states, tapped or not, in forwards of items whose prompt is scored."""
         hook = None
-        if not self._tap_hidden and any(work.scored for work in works):
+        if not self._tap_hidden and any(item.scored for item in items):
             hook = self.flat.decoder.register_forward_hook(self._keep_final)
         try:
             yield
@@ -179,29 +179,28 @@ class Target:
 
         return layers[k].register_forward_pre_hook(before, with_kwargs=True)
 
-    def forward(self, works: Sequence[Work]) -> ForwardOutput:
-        """Run the rows of all work items, whose pages must have been reserved in the arena."""
-        # (index of the work item, offset in it) decides the order of results, whatever forward a piece ran in.
-        order = {id(work): i for i, work in enumerate(works)}
+    def forward(self, items: Sequence[ScheduledRows]) -> ForwardOutput:
+        """Run the rows of all items, whose pages must have been reserved in the arena."""
+        # (index of the item, offset in it) decides the order of results, whatever forward a piece ran in.
         logits: list[tuple[tuple[int, int], Tensor]] = []
         states: list[tuple[tuple[int, int], Tensor | None, Tensor | None]] = []
         scored: list[tuple[tuple[int, int], Tensor]] = []
         rows = 0
-        for pieces, width in split(works, self.decode_width, self.prefill_chunk_size):
+        for pieces, width in split(items, self.decode_width, self.prefill_chunk_size):
             batch = build(pieces, width, self.arena)
             rows += len(batch.ids)
-            with self._final_states(works):
+            with self._final_states(items):
                 out = self._run(batch)
             at, used = 0, 0
             for piece in pieces:
-                key = (order[id(piece.work)], piece.offset)
-                wanted = max(0, min(piece.count, piece.offset + piece.count - len(piece.work.ids) + piece.work.wants))
+                key = (piece.index, piece.offset)
+                wanted = max(0, min(piece.count, piece.offset + piece.count - len(piece.item.ids) + piece.item.wants))
                 if wanted and out is not None:
                     logits.append((key, out[used : used + wanted]))
                     used += wanted
                 states.append((key, *self._take(at, piece.count)))
-                if piece.work.scored and self._final is not None:  # only rows of prompts, and those are one piece
-                    scored.append((key, self._final[at + piece.work.scored.start : at + piece.work.scored.stop]))
+                if piece.item.scored and self._final is not None:  # only rows of prompts, and those are one piece
+                    scored.append((key, self._final[at + piece.item.scored.start : at + piece.item.scored.stop]))
                 at += piece.count
         logits.sort(key=lambda item: item[0])
         states.sort(key=lambda item: item[0])
@@ -234,5 +233,5 @@ class Target:
 
     def _padded(self, rows: Tensor, size: int, batch: FlatBatch) -> Tensor:
         """Return row indices padded to a number that the kind of forward fixes: decode W, prompt chunk 1."""
-        width = 1 if batch.pieces[0].work.prompt else size
+        width = 1 if batch.pieces[0].item.prompt else size
         return torch.cat([rows, rows.new_zeros(width - len(rows))]) if len(rows) < width else rows

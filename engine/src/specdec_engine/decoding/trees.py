@@ -6,16 +6,13 @@ import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from specdec_core.draft import Draft, IntArray
+from specdec_engine.requests.scheduled_rows import Tree
 
 AncestorBits = Callable[[Tensor, Sequence[int]], Tensor]
-Tree = tuple[
-    IntArray, npt.NDArray[np.int64]
-]  # parents, and the bits of `specdec_nn.ops.ancestor_bits.reference` of the newest id and nodes
 
 
 def depths(draft: Draft) -> IntArray:

@@ -11,32 +11,33 @@ import numpy.typing as npt
 from torch import Tensor
 
 from specdec_core.draft import IntArray, Verdict
-from specdec_engine.requests.request import Request, Work
+from specdec_engine.requests.request import Request
+from specdec_engine.requests.scheduled_rows import ScheduledRows
 
 
 @dataclass(slots=True)
 class DrawRows:
-    """R rows of n work items, in the order of the logits: of each item the row of its newest id, then of its drafts.
+    """R rows of n requests, in the order of the logits: of each item the row of its newest id, then of its drafts.
 
-    works      n work items that want at least one row
+    items      the scheduled rows of n requests, each of which wants at least one row drawn
     counts     [n] rows of each
     positions  [R] int32 position of each row's own id; the id drawn there stands at the next one
     dead       rows that have no distribution, each with the reason; what was drawn there must not be emitted
     finite     [R] bool whether the model gave a row a distribution, until `settle` has read it; None where all have one
     """
 
-    works: Sequence[Work]
+    items: Sequence[ScheduledRows]
     counts: IntArray
     positions: IntArray
     dead: dict[int, str] = field(default_factory=dict)
     finite: Tensor | None = None
 
     @classmethod
-    def of(cls, works: Sequence[Work]) -> DrawRows:
-        """Lay the wanted rows of the work items out one after the other."""
-        counts = np.array([work.wants for work in works], np.int32)
-        positions = [work.positions[len(work.ids) - work.wants :] for work in works]
-        return cls(works, counts, np.concatenate(positions) if positions else np.empty(0, np.int32))
+    def of(cls, items: Sequence[ScheduledRows]) -> DrawRows:
+        """Lay the wanted rows of the items out in sequence."""
+        counts = np.array([item.wants for item in items], np.int32)
+        positions = [item.positions[len(item.ids) - item.wants :] for item in items]
+        return cls(items, counts, np.concatenate(positions) if positions else np.empty(0, np.int32))
 
     def __len__(self) -> int:
         """Return R."""
@@ -44,12 +45,12 @@ class DrawRows:
 
     @property
     def requests(self) -> list[Request]:
-        """The request of each work item."""
-        return [work.request for work in self.works]
+        """The request of each item."""
+        return [item.request for item in self.items]
 
     @property
     def starts(self) -> IntArray:
-        """The first row of each work item, [n]."""
+        """The first row of each item, [n]."""
         ends: IntArray = np.cumsum(self.counts, dtype=np.int32)
         return ends - self.counts
 
@@ -79,19 +80,28 @@ class DrawRows:
             return verdict
         lengths = verdict.accepted.copy()
         ends = np.cumsum(verdict.accepted + 1)
-        for item, (work, start, end) in enumerate(zip(self.works, ends - verdict.accepted - 1, ends, strict=True)):
+        for index, (item, start, end) in enumerate(zip(self.items, ends - verdict.accepted - 1, ends, strict=True)):
             reached = [at for at, row in enumerate(verdict.logits_row[start:end].tolist()) if row in self.dead]
             if reached and reached[0] > 0:
-                lengths[item] = reached[0] - 1
+                lengths[index] = reached[0] - 1
             elif reached:
                 reason = self.dead[int(verdict.logits_row[start])]
-                work.request.error = f"request {work.request.id}, output id {work.request.output_len}: {reason}"
+                item.request.error = f"request {item.request.id}, output id {item.request.output_len}: {reason}"
         path = _places(verdict.accepted) < np.repeat(lengths, verdict.accepted)
         emitted = _places(verdict.accepted + 1) <= np.repeat(lengths, verdict.accepted + 1)
         return Verdict(lengths, verdict.path[path], verdict.emitted[emitted], verdict.logits_row[emitted])
 
+    def hand_out(self, verdict: Verdict) -> None:
+        """Give each item what a verdict says of it: accepted drafts, emitted ids and their rows."""
+        path = start = 0
+        for item, count in zip(self.items, verdict.accepted.tolist(), strict=True):
+            end = start + count + 1
+            item.accepted = verdict.path[path : path + count]
+            item.emitted, item.logits_rows = verdict.emitted[start:end], verdict.logits_row[start:end]
+            path, start = path + count, end
+
 
 def _places(counts: IntArray) -> IntArray:
-    """Return 0 .. count - 1 for each count, one after the other."""
+    """Return 0 .. count - 1 for each count, in sequence."""
     starts: IntArray = np.cumsum(counts, dtype=np.int32) - counts
     return np.arange(counts.sum(), dtype=np.int32) - np.repeat(starts, counts)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_engine.sampling.draw_rows import DrawRows
+from specdec_engine.requests.scheduled_rows import ScheduledRows
+from specdec_engine.sampling.grammar_state import GrammarState
+
+Bound = tuple[int, ScheduledRows, GrammarState]  # the first row, the rows and the grammar of a request that has one
 
 
-def forbid(logits: Tensor, rows: DrawRows) -> Tensor:
+def forbid(logits: Tensor, bound: Sequence[Bound]) -> Tensor:
     """Return logits [R, V] with -inf for what grammars forbid after each row's own drafts; the given ones stay.
 
     Rows of requests without a grammar are as they were, and if there are no others nothing is copied.
     """
-    bound = [i for i, request in enumerate(rows.requests) if request.grammar is not None]
     if not bound:
         return logits
-    index = np.concatenate([np.arange(rows.starts[i], rows.starts[i] + rows.counts[i]) for i in bound])
-    forbidden = torch.from_numpy(_forbidden(rows, bound, logits.shape[1])).to(logits.device)
+    index = np.concatenate([np.arange(first, first + item.wants) for first, item, _ in bound])
+    forbidden = torch.from_numpy(_forbidden(bound, logits.shape[1])).to(logits.device)
     logits = logits.clone()
     if len(index) == len(logits):
         return logits.masked_fill_(forbidden, -torch.inf)
@@ -27,13 +31,9 @@ def forbid(logits: Tensor, rows: DrawRows) -> Tensor:
     return logits
 
 
-def _forbidden(rows: DrawRows, bound: list[int], vocab_size: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def _forbidden(bound: Sequence[Bound], vocab_size: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     """Return [rows of bound requests, V] bool."""
-    parts = []
-    for i in bound:
-        work, grammar = rows.works[i], rows.works[i].request.grammar
-        if grammar is not None:
-            parts.append(grammar.masks([work.path(row) for row in range(work.wants)]))
+    parts = [grammar.masks([item.path(row) for row in range(item.wants)]) for _, item, grammar in bound]
     packed = ~np.concatenate(parts).view(np.uint8)
     flags = np.unpackbits(packed, axis=1, count=vocab_size, bitorder="little")
     return flags.view(np.bool_)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specdec_core.draft import IntArray
-from specdec_engine.requests.request import Work
+from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_engine.sampling.edits import Edits
 from specdec_engine.sampling.stages import Stage
 from specdec_engine.sampling_params import SamplingParams
@@ -36,11 +36,11 @@ class Penalties(Stage):
         """Whether parameters ask for any penalty."""
         return params.repetition_penalty != 1 or params.frequency_penalty != 0 or params.presence_penalty != 0
 
-    def edit(self, work: Work, first: int, edits: Edits) -> None:
+    def edit(self, item: ScheduledRows, first: int, edits: Edits) -> None:
         """Note the penalties of every row."""
         committed = self._size
-        for row in range(first, first + work.wants):
-            path = work.path(row - first).tolist()
+        for row in range(first, first + item.wants):
+            path = item.path(row - first).tolist()
             self.commit(path)
             counts = self._counts[: self._size]
             edits.penalise(

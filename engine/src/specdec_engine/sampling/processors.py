@@ -26,7 +26,8 @@ from torch import Tensor
 
 from specdec_core.draft import IntArray
 from specdec_core.errors import RequestError
-from specdec_engine.requests.request import Request, Work
+from specdec_engine.requests.request import Request
+from specdec_engine.requests.scheduled_rows import ScheduledRows
 
 MOVES = ("accept", "rollback", "fork")
 
@@ -191,19 +192,19 @@ class Processors:
         self._callers = callers
         self._broken: str | None = None
 
-    def apply(self, work: Work, logits: Tensor) -> dict[int, str]:
-        """Write to the wanted rows [work.wants, V] of a work item; return by row why it has no law, where it has none.
+    def apply(self, item: ScheduledRows, logits: Tensor) -> dict[int, str]:
+        """Write to the wanted rows [item.wants, V] of an item; return by row why it has no law, where it has none.
 
         Rows are visited depth first, so that states have to be moved as little as possible.
         """
         if self._broken is not None:
             return {0: self._broken}
-        paths = [work.path(row) for row in range(work.wants)]
+        paths = [item.path(row) for row in range(item.wants)]
         failures: dict[int, str] = {}
-        for row in sorted(range(work.wants), key=lambda row: paths[row].tolist()):
+        for row in sorted(range(item.wants), key=lambda row: paths[row].tolist()):
             for caller in self._callers:
                 try:
-                    _write(caller(work.request, paths[row], logits[row]), logits[row])
+                    _write(caller(item.request, paths[row], logits[row]), logits[row])
                 except Exception as error:
                     failures[row] = _told(caller, error)
                     break

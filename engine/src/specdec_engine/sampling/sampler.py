@@ -2,29 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from specdec_core.draft import IntArray
 from specdec_core.noise import Noise, Purpose
+from specdec_engine.decoding.cutting import Legal
+from specdec_engine.requests.request import Request
+from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_engine.sampling.draw_rows import DrawRows
 from specdec_engine.sampling.edits import Edits
 from specdec_engine.sampling.grammar_mask import forbid
+from specdec_engine.sampling.pipeline import Pipeline
+from specdec_engine.sampling.state import SamplingState
 from specdec_nn.ops.truncate.reference import Truncation
 
 Race = Callable[[Tensor, Noise, int], Tensor]
 Truncate = Callable[[Tensor, Truncation], Tensor]
+Shaping = tuple[int, ScheduledRows, SamplingState]  # the first row, the rows and the state of a request that has one
 
 
 class Sampler:
-    """Processes logits and draws: argmax for greedy rows, else argmax of p(v) / e(v) with the row's own noise."""
+    """Processes logits and draws: argmax for greedy rows, else argmax of p(v) / e(v) with the row's own noise.
+
+    It keeps what sampling remembers of each request, from `start` to `finish`.
+    """
 
     def __init__(self, race: Race, truncate: Truncate) -> None:
         """Take the kernels `race` and `truncate`."""
         self._race = race
         self._truncate = truncate
+        self._states: dict[str, SamplingState] = {}
+
+    def start(self, request: Request, state: SamplingState) -> None:
+        """Keep the state of a request until `finish`."""
+        if state.grammar is not None or state.pipeline is not None:
+            self._states[request.id] = state
+
+    def state(self, request: Request) -> SamplingState | None:
+        """Return what sampling remembers of a request, None for nothing."""
+        return self._states.get(request.id)
+
+    def commit(self, request: Request, ids: IntArray) -> None:
+        """Move a request's state on by ids that it has emitted."""
+        state = self.state(request)
+        if state is not None:
+            state.commit(ids.tolist())
+
+    def finish(self, request: Request) -> None:
+        """Forget a request."""
+        self._states.pop(request.id, None)
+
+    def legal(self, request: Request) -> Legal | None:
+        """Return how many of ids that would follow a request's own it can emit, as a function; None: all of them."""
+        state = self.state(request)
+        return None if state is None else partial(state.legal, request)
+
+    def _shaping(self, rows: DrawRows) -> list[Shaping]:
+        """Return what has to be shaped by a state."""
+        if not self._states:
+            return []
+        entries = zip(rows.starts.tolist(), rows.items, strict=True)
+        return [(first, item, s) for first, item in entries if (s := self.state(item.request)) is not None]
 
     def noise(self, rows: DrawRows) -> Noise:
         """Return the noise of the rows; what is drawn at a row stands at the row's position + 1."""
@@ -41,28 +84,28 @@ class Sampler:
         """
         logits = logits.float()
         finite = _finite(logits, rows)
-        if any(r.pipeline is not None or r.grammar is not None for r in rows.requests):
-            logits = self._shaped(logits, rows)
+        shaping = self._shaping(rows)
+        if shaping:
+            logits = self._shaped(logits, rows, shaping)
         truncation = _truncation(rows)
         processed = logits if truncation is None else self._truncate(logits, truncation)
         return processed if finite is None else torch.where(finite[:, None], processed, 0.0)
 
-    def _shaped(self, logits: Tensor, rows: DrawRows) -> Tensor:
+    def _shaped(self, logits: Tensor, rows: DrawRows, shaping: Sequence[Shaping]) -> Tensor:
         """Return a float32 copy after everything but temperature and truncation."""
-        masked = forbid(logits, rows)
+        masked = forbid(logits, [(first, item, s.grammar) for first, item, s in shaping if s.grammar is not None])
         shaped = masked.to(torch.float32, copy=masked is logits, memory_format=torch.contiguous_format)
         edits = Edits(shaped.shape[1])
-        starts = rows.starts.tolist()
-        pipelines = [(work, first, work.request.pipeline) for work, first in zip(rows.works, starts, strict=True)]
-        for work, first, pipeline in pipelines:
-            for stage in () if pipeline is None else pipeline.stages:
-                stage.edit(work, first, edits)
+        pipelines = [(first, item, s.pipeline) for first, item, s in shaping if s.pipeline is not None]
+        for first, item, pipeline in pipelines:
+            for stage in pipeline.stages:
+                stage.edit(item, first, edits)
         edits.apply(shaped)
-        for work, first, pipeline in pipelines:
-            if pipeline is not None and pipeline.processors is not None:
-                failures = pipeline.processors.apply(work, shaped[first : first + work.wants])
+        for first, item, pipeline in pipelines:
+            if pipeline.processors is not None:
+                failures = pipeline.processors.apply(item, shaped[first : first + item.wants])
                 rows.dead.update({first + row: why for row, why in failures.items()})
-        _bury(shaped, rows)
+        _bury(shaped, rows, pipelines)
         return shaped
 
     def draw(self, processed: Tensor, noise: Noise, rows: DrawRows) -> Tensor:
@@ -113,20 +156,20 @@ def _finite(logits: Tensor, rows: DrawRows) -> Tensor | None:
     return torch.from_numpy(finite)
 
 
-def _bury(shaped: Tensor, rows: DrawRows) -> None:
+def _bury(shaped: Tensor, rows: DrawRows, pipelines: Sequence[tuple[int, ScheduledRows, Pipeline]]) -> None:
     """Find the rows that parameters left no distribution, and give them and the failed ones a flat one."""
-    editing = [r.pipeline is not None and (r.pipeline.processors is not None or len(r.pipeline.forbids) > 0)
-               for r in rows.requests]  # fmt: skip
-    if any(editing):
+    editing = [entry for entry in pipelines if entry[2].processors is not None or entry[2].forbids]
+    if editing:
         largest = shaped.amax(dim=-1).cpu().numpy()
-        owner = np.repeat(np.arange(len(rows.works)), rows.counts)
-        for row in np.flatnonzero(~np.isfinite(largest) & rows.spread(np.array(editing))).tolist():
-            pipeline = rows.requests[owner[row]].pipeline
-            assert pipeline is not None
-            reason = f"{', '.join(pipeline.forbids)} left no id with a finite logit"
-            if pipeline.processors is not None and (not pipeline.forbids or largest[row] != -np.inf):
-                reason = "the logits processors returned logits that are not finite"
-            rows.dead.setdefault(row, reason)
+        finite = np.isfinite(largest).tolist()
+        for first, item, pipeline in editing:
+            for row in range(first, first + item.wants):
+                if finite[row]:
+                    continue
+                reason = f"{', '.join(pipeline.forbids)} left no id with a finite logit"
+                if pipeline.processors is not None and (not pipeline.forbids or largest[row] != -np.inf):
+                    reason = "the logits processors returned logits that are not finite"
+                rows.dead.setdefault(row, reason)
     for row in rows.dead:
         shaped[row] = 0.0
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.draft import IntArray
-from specdec_engine.requests.request import Request, Work
+from specdec_engine.requests.request import Request
+from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_engine.sampling.edits import Edits, Ids
 
 GREATEST_BIAS: Final = 100.0
@@ -19,8 +20,8 @@ GREATEST_BIAS: Final = 100.0
 class Stage:
     """One parameter, or a group of them that work together."""
 
-    def edit(self, work: Work, first: int, edits: Edits) -> None:
-        """Note what is to be done to the wanted rows of a work item, the first of which is row `first`."""
+    def edit(self, item: ScheduledRows, first: int, edits: Edits) -> None:
+        """Note what is to be done to the wanted rows of an item, the first of which is row `first`."""
         raise NotImplementedError
 
     def legal(self, request: Request, ids: IntArray) -> int:
@@ -39,9 +40,9 @@ class LogitBias(Stage):
         self._ids = np.array(list(biases), np.int64)
         self._values = np.clip(np.array(list(biases.values()), np.float32), -GREATEST_BIAS, GREATEST_BIAS)
 
-    def edit(self, work: Work, first: int, edits: Edits) -> None:
+    def edit(self, item: ScheduledRows, first: int, edits: Edits) -> None:
         """Note the sums."""
-        for row in range(first, first + work.wants):
+        for row in range(first, first + item.wants):
             edits.add(row, self._ids, self._values)
 
 
@@ -54,9 +55,9 @@ class AllowedIds(Stage):
         self._others[list(allowed)] = False
         self._mask: Tensor = torch.from_numpy(self._others).to(device)
 
-    def edit(self, work: Work, first: int, edits: Edits) -> None:
+    def edit(self, item: ScheduledRows, first: int, edits: Edits) -> None:
         """Note the mask."""
-        edits.forbid_masked(first, work.wants, self._mask)
+        edits.forbid_masked(first, item.wants, self._mask)
 
     def legal(self, request: Request, ids: IntArray) -> int:
         """Count to the first id that is not allowed."""
@@ -71,13 +72,13 @@ class MinTokens(Stage):
         self._count = count
         self._ends: Ids = np.array(sorted(ends), np.int64)
 
-    def edit(self, work: Work, first: int, edits: Edits) -> None:
+    def edit(self, item: ScheduledRows, first: int, edits: Edits) -> None:
         """Note the ends for the rows that come too early."""
-        missing = self._count - work.request.output_len
+        missing = self._count - item.request.output_len
         if missing <= 0:
             return
-        for row in range(work.wants):
-            if len(work.path(row)) < missing:
+        for row in range(item.wants):
+            if len(item.path(row)) < missing:
                 edits.forbid(first + row, self._ends)
 
     def legal(self, request: Request, ids: IntArray) -> int:
@@ -103,11 +104,11 @@ class BadWords(Stage):
             if len(word) > 1:
                 self._by_last.setdefault(word[-2], []).append((word[:-1], word[-1]))
 
-    def edit(self, work: Work, first: int, edits: Edits) -> None:
+    def edit(self, item: ScheduledRows, first: int, edits: Edits) -> None:
         """Note the single ids, and those that would complete a sequence."""
-        said = self._tail(work.request)
-        for row in range(work.wants):
-            forbidden = self._completing([*said, *work.path(row).tolist()]) if self._by_last else []
+        said = self._tail(item.request)
+        for row in range(item.wants):
+            forbidden = self._completing([*said, *item.path(row).tolist()]) if self._by_last else []
             if len(self.singles) or forbidden:
                 edits.forbid(first + row, np.concatenate((self.singles, np.array(forbidden, np.int64))))
 
