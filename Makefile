@@ -26,8 +26,8 @@ VLLM_REQUIREMENTS := integrations/vllm/requirements-test.txt
 OLDEST_VENV := .venv-oldest
 NEWEST_VENV := .venv-newest
 VERSION_STAMPS := $(OLDEST_VENV)/.installed $(NEWEST_VENV)/.installed
-VERSION_TESTS := engine/tests/test_custom_generate.py engine/tests/test_generate_arguments.py \
-  engine/tests/test_targets.py engine/tests/test_loading.py engine/tests/test_cli.py core/tests/registry/test_cli.py \
+VERSION_TESTS := engine/tests/hf_generate/test_custom_generate.py engine/tests/hf_generate/test_generate_arguments.py \
+  engine/tests/decoding/test_targets.py engine/tests/test_loading.py engine/tests/test_cli.py core/tests/registry/test_cli.py \
   plugins/mtp/tests/test_mtp_weights.py plugins/mtp/tests/test_mtp_against_transformers.py \
   plugins/draft-model/tests/test_draft_model_refusals.py
 $(OLDEST_VENV)/.installed: RELEASES := transformers==5.18.0 typer==0.16.0 click==8.2.1

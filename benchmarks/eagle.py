@@ -67,7 +67,7 @@ class Clock:
     def __init__(self, llm: LLM) -> None:
         """Measure every later step of the engine."""
         self.times: dict[str, list[float]] = {"propose": [], "forward": []}
-        for part, owner in (("propose", llm._runner._proposer), ("forward", llm._target)):  # type: ignore[union-attr]
+        for part, owner in (("propose", llm._engine.runner._proposer), ("forward", llm._engine.target)):  # type: ignore[union-attr]
             setattr(owner, part, self._timed(part, getattr(owner, part)))
 
     def _timed(self, part: str, call: Any) -> Any:

@@ -30,10 +30,12 @@ from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
 from specdec_core.traits import MethodTraits
-from specdec_engine.pipeline import PipelineCompiler
-from specdec_engine.request import Request, Work
-from specdec_engine.rows import DrawRows
-from specdec_engine.sampler import Sampler
+from specdec_engine.requests.request import Request
+from specdec_engine.requests.scheduled_rows import ScheduledRows
+from specdec_engine.sampling.draw_rows import DrawRows
+from specdec_engine.sampling.pipeline import PipelineCompiler
+from specdec_engine.sampling.sampler import Sampler
+from specdec_engine.sampling.state import SamplingState
 from specdec_engine.sampling_params import SamplingParams
 from specdec_testing.stubs import Fixed, stub_plugin
 
@@ -97,18 +99,18 @@ def timed(calls: tuple[Callable[[], Any], ...], budget: float) -> list[float]:
     return best
 
 
-def rows_of(params: SamplingParams, count: int, rng: np.random.Generator) -> DrawRows:
-    """Rows of one request: its newest id's, and those of a chain of drafts."""
+def rows_of(sampler: Sampler, params: SamplingParams, count: int, rng: np.random.Generator) -> DrawRows:
+    """Rows of one request: its newest id's, and those of a chain of drafts; the sampler keeps its state."""
     prompt = rng.permutation(VOCAB)[:KNOWN].astype(np.int32)
     request = Request("0-0", 0, prompt, params, 7, 0)
     said = rng.choice(prompt, OUTPUT).astype(np.int32)
     compiler = PipelineCompiler(VOCAB, frozenset([2]), None, torch.device("cpu"))
-    request.pipeline = compiler.compile(params).start(prompt)
+    sampler.finish(request)
+    sampler.start(request, SamplingState(None, compiler.compile(params).start(prompt)))
     request.append(said)
-    if request.pipeline is not None:
-        request.pipeline.commit(said.tolist())
+    sampler.commit(request, said)
     ids = np.concatenate((said[-1:], rng.choice(prompt, count - 1).astype(np.int32)))
-    return DrawRows.of([Work(request, len(request) - 1, ids, False, count - 1, count)])
+    return DrawRows.of([ScheduledRows(request, len(request) - 1, ids, False, count - 1, count)])
 
 
 def logits_like_a_models(rows: int) -> torch.Tensor:
@@ -123,7 +125,7 @@ def costs(sampler: Sampler, rows: int, budget: float) -> list[Cost]:
     measured = []
     logits = logits_like_a_models(rows)
     for name, values in FEATURES.items():
-        chosen = rows_of(SamplingParams(max_tokens=1000, **values), rows, np.random.default_rng(0))
+        chosen = rows_of(sampler, SamplingParams(max_tokens=1000, **values), rows, np.random.default_rng(0))
         processed, noise = sampler.process(logits, chosen), sampler.noise(chosen)
 
         def whole(chosen: DrawRows = chosen) -> Any:
@@ -146,7 +148,7 @@ def verifying(sampler: Sampler, rows: int, budget: float) -> list[Verifying]:
     """Time verifiers on one request with rows - 1 drafts, one-hot and drawn from laws."""
     info = TargetInfo.from_config("benchmark", {"vocab_size": VOCAB, "hidden_size": 8, "num_hidden_layers": 1}, 4096)
     logits = logits_like_a_models(rows)
-    chosen = rows_of(SamplingParams(max_tokens=1000, **TRUNCATED), rows, np.random.default_rng(0))
+    chosen = rows_of(sampler, SamplingParams(max_tokens=1000, **TRUNCATED), rows, np.random.default_rng(0))
     processed, noise = sampler.process(logits, chosen), sampler.noise(chosen)
     draws = sampler.draw(processed, noise, chosen)
     one_hot = Draft.of([draws[:-1].numpy().astype(np.int32)])

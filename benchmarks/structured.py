@@ -24,11 +24,12 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
-from specdec_engine.grammar_mask import forbid
-from specdec_engine.request import Request, Work
-from specdec_engine.rows import DrawRows
+from specdec_engine.requests.request import Request
+from specdec_engine.requests.scheduled_rows import ScheduledRows
+from specdec_engine.sampling.grammar_mask import forbid
+from specdec_engine.sampling.grammar_state import GrammarState
+from specdec_engine.sampling.grammars import Grammars
 from specdec_engine.sampling_params import SamplingParams, StructuredOutputsParams
-from specdec_engine.structured import Grammars
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "demo"))
 from smollm2 import model_folder
@@ -83,19 +84,20 @@ def grammar_mask_cost(rows: int, repeats: int, tokenizer: Any, vocab_size: int) 
         times = []
         for place in range(max(1, len(ids) - rows)):
             work = work_of(asked(form), ids, place, rows)
-            work.request.grammar = state
-            times.append(time_place(work, logits, repeats))
+            times.append(time_place(work, state, logits, repeats))
             state.commit([int(ids[place])])
         costs.append(Cost(name, rows, compile_ms, *(1e6 * float(figure) for figure in np.mean(times, axis=0))))
     return costs
 
 
-def time_place(work: Work, logits: torch.Tensor, repeats: int) -> tuple[float, float, float]:
+def time_place(
+    work: ScheduledRows, state: GrammarState, logits: torch.Tensor, repeats: int
+) -> tuple[float, float, float]:
     """Return seconds of cutting for a draft, and of masks without and with their use for a row."""
-    state, paths = work.request.grammar, [work.path(row) for row in range(work.wants)]
+    paths = [work.path(row) for row in range(work.wants)]
     cut = least(repeats, lambda: state.legal(paths[-1])) / max(1, work.num_draft)
     mask = least(repeats, lambda: state.masks(paths)) / work.wants
-    use = least(repeats, lambda: forbid(logits[: work.wants], DrawRows.of([work]))) / work.wants
+    use = least(repeats, lambda: forbid(logits[: work.wants], [(0, work, state)])) / work.wants
     return cut, mask, use
 
 
@@ -103,11 +105,13 @@ def asked(form: dict[str, Any]) -> SamplingParams:
     return SamplingParams(structured_outputs=StructuredOutputsParams(**form))
 
 
-def work_of(params: SamplingParams, ids: np.ndarray, place: int, rows: int) -> Work:
+def work_of(params: SamplingParams, ids: np.ndarray, place: int, rows: int) -> ScheduledRows:
     """The rows of a request that has emitted `place` ids and drafts the next ones."""
     request = Request("0", 0, np.array([1], np.int32), params, 0, 0)
     drafts = ids[place : place + rows - 1]
-    return Work(request, 0, np.concatenate(([1], drafts)).astype(np.int32), False, len(drafts), 1 + len(drafts))
+    return ScheduledRows(
+        request, 0, np.concatenate(([1], drafts)).astype(np.int32), False, len(drafts), 1 + len(drafts)
+    )
 
 
 def least(repeats: int, call: Callable[[], Any]) -> float:

@@ -26,9 +26,11 @@ from specdec_core.config.speculative import COMMON_KEYS
 from specdec_core.metrics import SpecMetrics
 from specdec_core.registry import groups
 from specdec_core.traits import MethodTraits
-from specdec_engine import LLM, SamplingParams, extra_args, vllm_docs
-from specdec_engine.generate_arguments import REFUSED_FIELDS
-from specdec_engine.kept_engine import ENGINE_ARGS
+from specdec_engine import LLM, SamplingParams
+from specdec_engine.hf_generate.arguments import REFUSED_FIELDS
+from specdec_engine.hf_generate.kept_engine import ENGINE_ARGS
+from specdec_engine.requests import extra_args
+from specdec_engine.vllm_api import docs as vllm_docs
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_ngram.options import NgramOptions
 from specdec_plugin_suffix.options import SuffixOptions, SuffixRequestOptions
@@ -319,7 +321,7 @@ def test_the_engines_parameters_metrics_and_targets_are_those_described():
 
 def test_what_becomes_of_a_script_for_vllm_is_described_as_the_code_has_it():
     page = (DOCS / "vllm-scripts.md").read_text(encoding="utf-8")
-    assert vllm_docs.rewrite(page) == page, "run specdec_engine.vllm_docs"
+    assert vllm_docs.rewrite(page) == page, "run specdec_engine.vllm_api.docs"
 
 
 def test_every_sampling_parameter_is_described():

@@ -60,7 +60,7 @@ def run(model: Any, texts: Any, sampling: Any, stub: Stub | None = None, k: int 
     arguments = {"strict": True, **llm}
     with LLM(hf_model=model, speculative_config=config, plugins=plugins, **arguments) as engine:
         results = engine.generate(texts, sampling)
-        engine._target.arena.check_integrity([])
+        engine._engine.target.arena.check_integrity([])
     return results
 
 

@@ -33,8 +33,8 @@ def engine(model: Any, **more: Any) -> AsyncLLM:
 
 
 def assert_nothing_is_left(llm: AsyncLLM) -> None:
-    assert not llm.llm._scheduler.running and not llm.llm._scheduler.waiting
-    llm.llm._target.arena.check_integrity([])
+    assert not llm.llm._engine.scheduler.running and not llm.llm._engine.scheduler.waiting
+    llm.llm._engine.target.arena.check_integrity([])
     assert not llm._worker._names and not llm._worker._running
 
 
@@ -265,8 +265,8 @@ def test_a_loaded_engine_is_lent_and_serves_its_own_caller_meanwhile(model: Any)
 def test_the_thread_sleeps_without_requests_and_ends_with_the_engine(model: Any) -> None:
     steps = []
     llm = engine(model)
-    step = llm.llm._stepper.step
-    llm.llm._stepper.step = lambda: steps.append(None) or step()  # type: ignore[method-assign, func-returns-value]
+    step = llm.llm._engine.stepper.step
+    llm.llm._engine.stepper.step = lambda: steps.append(None) or step()  # type: ignore[method-assign, func-returns-value]
     asyncio.run(last_of(llm, [5, 6], SHORT, "a"))
     made = len(steps)
     asyncio.run(freed(llm))

@@ -105,7 +105,7 @@ def test_a_bad_prompt_is_refused_and_nothing_is_queued(case: str) -> None:
             return
         with pytest.raises(RequestError, match=expected):
             llm.generate(prompt, SamplingParams(max_tokens=3))
-        assert not llm._scheduler.waiting and not llm._scheduler.running
+        assert not llm._engine.scheduler.waiting and not llm._engine.scheduler.running
         assert ids_of(llm.generate(text, sampling)) == ids_of(run(model, text, sampling))
 
 

@@ -36,7 +36,7 @@ def config_of(method: str, folder: Path) -> dict[str, Any] | None:
 
 def held_by(llm: LLM) -> dict[str, weakref.ref[Any]]:
     """Return references to what must go: what an engine that has run holds."""
-    target = llm._target
+    target = llm._engine.target
     forward = target.flat.binding._linears[0][0], target.flat.binding._linears[0][1]
     packed = next(cell.cell_contents for cell in forward[1].__closure__ if hasattr(cell.cell_contents, "tiles"))
     things = {
@@ -47,8 +47,8 @@ def held_by(llm: LLM) -> dict[str, weakref.ref[Any]]:
         "packed weight": packed,
         "its tiles": packed.tiles.data,
     }
-    if llm._runner is not None:
-        things["proposer"] = llm._runner._proposer
+    if llm._engine.runner is not None:
+        things["proposer"] = llm._engine.runner._proposer
     return {name: weakref.ref(thing) for name, thing in things.items()}
 
 
@@ -112,7 +112,7 @@ def test_a_callers_model_stays_and_its_arena_and_packed_weights_go() -> None:
 
 
 def test_a_build_that_fails_late_leaves_no_hook_and_no_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
-    from specdec_engine import llm as module
+    from specdec_engine import build as module
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("a late part fails")
@@ -131,7 +131,7 @@ def test_a_build_that_fails_late_leaves_no_hook_and_no_drafter(monkeypatch: pyte
 @pytest.mark.slow
 def test_many_engines_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "specdec_engine")  # pytest would keep every line that is logged
-    caplog.set_level(logging.ERROR, "specdec_engine.kv_plan")
+    caplog.set_level(logging.ERROR, "specdec_engine.memory.kv_plan")
     model = tiny_target("llama")
 
     def open_and_close(times: int) -> int:

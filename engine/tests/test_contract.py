@@ -75,7 +75,7 @@ def test_an_engine_serves_on_after_a_strict_error() -> None:
     with LLM(hf_model=model, speculative_config=config, plugins={"stub": stub_plugin(stub)}, strict=True) as llm:
         with pytest.raises(StubFailure):
             llm.generate(texts, sampling)
-        llm._target.arena.check_integrity([])
+        llm._engine.target.arena.check_integrity([])
         stub.every = 10**9
         assert ids_of(llm.generate(texts, sampling)) == ids_of(plain)
 
@@ -237,7 +237,7 @@ def test_a_closed_stream_finishes_its_request_as_aborted_and_frees_its_pages() -
         next(stream)
         stream.close()
         assert stub.finished == [("0-0", "aborted")]
-        llm._target.arena.check_integrity([])
+        llm._engine.target.arena.check_integrity([])
         assert ids_of(llm.generate(texts, params(2))) == ids_of(plain)
 
 

@@ -28,7 +28,7 @@ def test_closing_a_stream_near_its_end_leaves_a_clean_cache_row_52() -> None:
             for _ in range(emitted):
                 next(stream, None)
             stream.close()
-            llm._target.arena.check_integrity([])
+            llm._engine.target.arena.check_integrity([])
             assert ids_of(llm.generate(texts, sampling)) == ids_of(plain)
 
 
@@ -95,10 +95,10 @@ def test_long_requests_one_after_the_other_leak_nothing_row_56() -> None:
             ids = np.resize(rng.integers(3, 128, 40), 200).tolist()
             (spec,) = llm.generate([ids], sampling)
             assert spec.metrics.drafted > 0
-            assert llm._scheduler.preemptions == 0
-            llm._target.arena.check_integrity([])
-            assert llm._runner is not None
-            assert llm._runner._proposer.memory_bytes() == 0  # type: ignore[attr-defined]
+            assert llm._engine.scheduler.preemptions == 0
+            llm._engine.target.arena.check_integrity([])
+            assert llm._engine.runner is not None
+            assert llm._engine.runner._proposer.memory_bytes() == 0  # type: ignore[attr-defined]
             assert ids_of([spec]) == ids_of(run(model, [ids], sampling))
 
 

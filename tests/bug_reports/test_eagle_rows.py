@@ -108,14 +108,14 @@ def test_states_and_drafts_are_those_of_solo_runs_both_times_row_55(tmp_path: Pa
     model, texts = target("llama"), prompts((3, 5))
     seen: list[torch.Tensor] = []
     with LLM(hf_model=model, speculative_config=head(tmp_path / "x"), strict=True) as llm:
-        assert llm._runner is not None
-        inner = llm._runner._proposer.propose
+        assert llm._engine.runner is not None
+        inner = llm._engine.runner._proposer.propose
 
         def propose(batch: Any) -> Any:
             seen.append(batch.rows.aux.clone())
             return inner(batch)
 
-        llm._runner._proposer.propose = propose  # type: ignore[method-assign]
+        llm._engine.runner._proposer.propose = propose  # type: ignore[method-assign]
 
         def first_states(some: Any) -> torch.Tensor:
             seen.clear()
@@ -137,8 +137,8 @@ def test_the_drafters_cache_is_freed_and_the_fifth_request_still_has_drafts_row_
     sampling = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
     config = {**head(tmp_path / "x"), **shape}
     with LLM(hf_model=model, speculative_config=config, kv_cache_tokens=512, max_num_seqs=2, strict=True) as llm:
-        assert llm._runner is not None
-        arena = llm._runner._proposer._cache.arena  # type: ignore[attr-defined]
+        assert llm._engine.runner is not None
+        arena = llm._engine.runner._proposer._cache.arena  # type: ignore[attr-defined]
         for _ in range(5):
             (result,) = llm.generate(prompts((200,)), sampling)
             assert result.metrics.drafted > 0
@@ -229,7 +229,7 @@ def test_preempted_requests_are_drafted_for_anew_and_say_the_same_row_38(shape: 
     limits = {"kv_cache_tokens": 128, "max_num_seqs": 3}
     with LLM(hf_model=model, speculative_config=config, strict=True, **limits) as llm:
         spec = llm.generate(texts, sampling)
-        assert llm._scheduler.preemptions > 0
-        assert llm._runner is not None
-        llm._runner._proposer._cache.arena.check_integrity([])  # type: ignore[attr-defined]
+        assert llm._engine.scheduler.preemptions > 0
+        assert llm._engine.runner is not None
+        llm._engine.runner._proposer._cache.arena.check_integrity([])  # type: ignore[attr-defined]
     assert ids_of(spec) == ids_of(run(model, texts, sampling))

@@ -13,7 +13,8 @@ from promql import Query, parse
 from runs import ids_of, params, prompts, run, target
 
 from specdec_core.draft import BatchView
-from specdec_engine import LLM, prometheus
+from specdec_engine import LLM
+from specdec_engine.reporting import prometheus
 from specdec_testing.stubs import Null, Perfect, stub_plugin
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from specdec_engine.async_llm import AsyncLLM as AsyncLLM
-    from specdec_engine.custom_generate import generate as generate
+    from specdec_engine.hf_generate.generate import generate as generate
     from specdec_engine.llm import LLM as LLM
     from specdec_engine.outputs import CompletionOutput as CompletionOutput
     from specdec_engine.outputs import Logprob as Logprob
@@ -36,7 +36,7 @@ _MODULES = {
     "RequestOutput": "outputs",
     "SamplingParams": "sampling_params",
     "StructuredOutputsParams": "sampling_params",
-    "generate": "custom_generate",
+    "generate": "hf_generate.generate",
 }
 
 

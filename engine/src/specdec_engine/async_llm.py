@@ -20,9 +20,9 @@ from specdec_core.errors import RequestError
 from specdec_core.metrics import SpecMetrics
 from specdec_engine.llm import LLM
 from specdec_engine.outputs import RequestOutput
-from specdec_engine.run import Run
+from specdec_engine.reporting.stats import EngineState
+from specdec_engine.requests.run import Run
 from specdec_engine.sampling_params import SamplingParams
-from specdec_engine.stats import EngineState
 
 logger = logging.getLogger("specdec_engine")
 

@@ -14,7 +14,7 @@ import typer
 from specdec_core.cli.output import emit
 from specdec_core.config.json_hints import quoting_hint
 from specdec_core.errors import RequestError
-from specdec_engine.prompt_files import read_prompts
+from specdec_engine.text.prompt_files import read_prompts
 
 if TYPE_CHECKING:
     from specdec_engine.llm import LLM

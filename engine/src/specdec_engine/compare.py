@@ -13,11 +13,12 @@ from torch import Tensor
 
 from specdec_core.draft import IntArray
 from specdec_core.noise import Noise, Purpose
-from specdec_engine.request import Request, Work
-from specdec_engine.rows import DrawRows
-from specdec_engine.sampler import Sampler
+from specdec_engine.decoding.target import Target
+from specdec_engine.requests.request import Request
+from specdec_engine.requests.scheduled_rows import ScheduledRows
+from specdec_engine.sampling.draw_rows import DrawRows
+from specdec_engine.sampling.sampler import Sampler
 from specdec_engine.sampling_params import SamplingParams
-from specdec_engine.target import Target
 from specdec_nn.ops.race.reference import exponential_reference
 
 WIDTHS = (1, 2, 4, 8, 16)
@@ -74,9 +75,7 @@ def diagnose(
     said = list(plain[:index])
     request.prompt_logprobs = None
     request.append(np.array(said, np.int32))
-    for state in (request.grammar, request.pipeline):
-        if state is not None:
-            state.commit(said)
+    sampler.commit(request, request.tokens[request.prompt_len :])
     rows = [_row(target, request, width) for width in (0, *WIDTHS)]
     untruncated = replace(request.sampling_params, min_p=0.0, top_k=0, top_p=1.0)
     every = [_processed(sampler, request, row, untruncated) for row in rows]
@@ -100,7 +99,7 @@ def _processed(sampler: Sampler, request: Request, row: Tensor, params: Sampling
     """Return the row [V] after the newest id as `params` process it; None where they leave no law."""
     own, request.sampling_params = request.sampling_params, params
     try:
-        draw = DrawRows.of([Work(request, len(request) - 1, request.tokens[-1:], False, 0, 1)])
+        draw = DrawRows.of([ScheduledRows(request, len(request) - 1, request.tokens[-1:], False, 0, 1)])
         processed = sampler.process(row[None], draw)[0]
     finally:
         request.sampling_params = own
@@ -168,12 +167,12 @@ def _row(target: Target, request: Request, width: int) -> Tensor:
             message = "the KV arena has no room to diagnose a divergence; raise kv_cache_tokens"
             raise RuntimeError(message)
         if width == 0:
-            out = target.forward([Work(request, 0, ids, True, wants=1)])
+            out = target.forward([ScheduledRows(request, 0, ids, True, wants=1)])
         else:
             if last:
-                target.forward([Work(request, 0, ids[:last], True)])
+                target.forward([ScheduledRows(request, 0, ids[:last], True)])
             rows = np.concatenate((ids[last:], filler))
-            out = target.forward([Work(request, last, rows, False, len(filler), len(rows))])
+            out = target.forward([ScheduledRows(request, last, rows, False, len(filler), len(rows))])
         assert out.logits is not None
         return out.logits[0].float()
     finally:

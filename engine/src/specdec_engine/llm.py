@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from specdec_core.config.plain_values import plain
 from specdec_core.config.speculative import ResolvedConfig
-from specdec_core.draft import StepStats
-from specdec_core.errors import RequestError
-from specdec_core.host.budget import DraftBudget
-from specdec_core.host.containment import Containment
-from specdec_core.host.runner import ProposerRunner
 from specdec_core.metrics import SpecMetrics
-from specdec_engine.chat import read_template
-from specdec_engine.compare import Divergence, diagnose
-from specdec_engine.group import Group
-from specdec_engine.logprobs import LogprobReader, LogprobsMode, check_mode
-from specdec_engine.noise_keys import NoiseKeys
+from specdec_engine.build import EngineOptions, build_engine
+from specdec_engine.compare import Divergence
+from specdec_engine.loading import Limits, Wanted
 from specdec_engine.outputs import RequestOutput
-from specdec_engine.progress import Progress
-from specdec_engine.request import Request
-from specdec_engine.run import Run
-from specdec_engine.sampler import Sampler
+from specdec_engine.reporting.progress import Progress
+from specdec_engine.reporting.stats import EngineState
+from specdec_engine.requests.run import Run
+from specdec_engine.sampling.logprobs import LogprobsMode, check_mode
 from specdec_engine.sampling_params import SamplingParams
-from specdec_engine.scheduler import Scheduler
-from specdec_engine.session import Limits, Wanted, open_session, undone_on_error
-from specdec_engine.stats import EngineState, EngineStats
-from specdec_engine.step import Stepper
-from specdec_engine.stopping import StopRules
-from specdec_engine.submission import Submission
-from specdec_engine.threads import torchs_threads
-from specdec_engine.vllm_calls import VllmMethods, check_call, read_arguments, read_seed
-from specdec_nn.hf.loading import eos_ids, resolve_device
+from specdec_engine.text.chat import read_template
+from specdec_engine.vllm_api.calls import VllmMethods, check_call, read_arguments, read_seed
+from specdec_nn.hf.loading import resolve_device
 
 MAX_NUM_SEQS = 64
-
-logger = logging.getLogger("specdec_engine")
 
 
 class LLM(VllmMethods):
@@ -84,7 +66,6 @@ class LLM(VllmMethods):
     Raises `ConfigError`, `TargetError` or `PluginError` for what cannot work, before anything runs.
     """
 
-    @undone_on_error
     def __init__(
         self,
         model: str | PathLike[str] | None = None,
@@ -127,11 +108,10 @@ class LLM(VllmMethods):
             kv_cache_memory_bytes=arguments.kv_cache_memory_bytes,
             gpu_memory_utilization=arguments.gpu_memory_utilization,
         )
-        model = None if model is None else fspath(model)
-        session = open_session(
-            model,
-            arguments.speculative_config,
-            limits,
+        options = EngineOptions(
+            model=None if model is None else fspath(model),
+            speculative_config=arguments.speculative_config,
+            limits=limits,
             dtype=dtype,
             device=resolve_device(device),
             plugins=plugins,
@@ -140,82 +120,43 @@ class LLM(VllmMethods):
             revision=revision,
             tokenizer=Wanted(tokenizer, tokenizer_mode, tokenizer_revision, skip_tokenizer_init, trust_remote_code),
             trust_remote_code=trust_remote_code,
+            seed=seed,
+            logprobs_mode=logprobs_mode,
+            log_stats=not disable_log_stats,
         )
-        self._registry, self._target, self._resolved = session.registry, session.target, session.resolved
-        self.tokenizer = session.target.tokenizer
-        self._metrics = SpecMetrics(lossy=session.resolved is not None and session.resolved.verifier_lossy)
-        self._keys = NoiseKeys.of(seed, session.resolved, session.proposer)
-        target, resolved = self._target, self._resolved
-        max_length = min(target.info.max_model_len, target.arena.num_tokens)
-        self._rules = StopRules(eos_ids(target.model, self.tokenizer), max_length)
-        self._submission = Submission(session, self._rules, self._keys)
-        kernels = self._registry.kernels
-        self._sampler = Sampler(kernels.get("race", target.device), kernels.get("truncate", target.device))
-        runner = None
-        if resolved is not None and session.proposer is not None:
-            runner = ProposerRunner(
-                session.proposer,
-                resolved.traits,
-                DraftBudget(resolved, session.controller, logger),
-                target.info.vocab_size,
-                Containment(resolved.method, strict=strict, logger=logger),
-            )
-        self._runner = runner
-        self._controller = session.controller
-        self._observed = resolved is not None and self._registry.observed("specdec_step_finished")
-        self._scheduler = Scheduler(target, limits.max_num_seqs, self._preempted)
-        self._stepper = Stepper(
-            target,
-            self._scheduler,
-            self._sampler,
-            self._rules,
-            LogprobReader(logprobs_mode, self.tokenizer),
-            runner,
-            session.verifier,
-            self._observe,
-            0 if resolved is None else resolved.num_speculative_tokens,
-            exact=resolved is None or not resolved.verifier_lossy,
-        )
-        self._stats = EngineStats(
-            self._metrics,
-            self._state,
-            lossy_verifier=resolved.verifier if resolved is not None and resolved.verifier_lossy else None,
-            log=not disable_log_stats,
-        )
-        self._closed = False
-        if resolved is not None:
-            self._registry.broadcast("specdec_session_started", info=resolved.as_json())
+        self._engine = build_engine(options)
+        self.tokenizer = self._engine.target.tokenizer
 
     @property
     def resolved_config(self) -> ResolvedConfig | None:
         """The speculative configuration as it was resolved, with its decisions; None without speculation."""
-        return self._resolved
+        return self._engine.resolved
 
     @property
     def model(self) -> nn.Module:
         """The transformers model, whose weights `LLM(hf_model=...)` shares; RequestError once the engine is closed."""
-        self._check_open()
-        return self._target.model
+        self._engine.check_open()
+        return self._engine.target.model
 
     @property
     def max_model_len(self) -> int:
         """The most ids of prompt and output together."""
-        return self._target.info.max_model_len
+        return self._engine.target.info.max_model_len
 
     @property
     def max_num_seqs(self) -> int:
         """The most requests that run at one time."""
-        return self._target.max_num_seqs
+        return self._engine.target.max_num_seqs
 
     @property
     def kv_cache_tokens(self) -> int:
         """Positions that the KV arena holds, 0 while the engine is paused."""
-        return self._target.arena.num_tokens
+        return self._engine.target.arena.num_tokens
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._closed
+        return self._engine.closed
 
     def compare(
         self, plain: RequestOutput, other: RequestOutput, params: SamplingParams, sample: int = 0
@@ -225,13 +166,7 @@ class LLM(VllmMethods):
         Returns None if they are the same. Both outputs must come from the same ids, parameters and arrival number.
         Raises RequestError while requests are running.
         """
-        self._check_open()
-        with self._target.lock:
-            self._require_idle("compare")
-            ours, theirs = plain.outputs[sample].token_ids, other.outputs[sample].token_ids
-            prompt = np.array(plain.prompt_token_ids, np.int32)
-            request = self._submission.again(int(plain.request_id), sample, prompt, params)
-            return diagnose(self._target, self._sampler, request, ours, theirs)
+        return self._engine.compare(plain, other.outputs[sample].token_ids, params, sample)
 
     def generate(
         self,
@@ -267,51 +202,27 @@ class LLM(VllmMethods):
 
     def start(self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None) -> Run:
         """Submit prompts and return their run, for callers that step by themselves or need the ids as they come."""
-        with self._target.lock:
-            groups = self._submit(prompts, sampling_params)
-        return Run(groups, self._step, self._stepper, self._stats, self._target.lock)
+        return self._engine.start(prompts, sampling_params)
 
     def pause(self) -> None:
         """Take the hooks off the model and drop the KV arena until `resume`; refused while requests are running."""
-        with self._target.lock:
-            self._require_idle("pause")
-            self._target.pause()
+        self._engine.pause()
 
     def resume(self, kv_cache_tokens: int) -> None:
         """Go on after `pause`, with a KV arena for that many positions."""
-        with self._target.lock:
-            self._require_idle("resume")
-            self._target.set_budget(kv_cache_tokens)
-            self._rules.max_length = min(self.max_model_len, self.kv_cache_tokens)
-            if self._resolved is not None:
-                traits = self._resolved.traits
-                self._target.tap(hidden=traits.hidden, aux_layers=traits.aux_layers)
+        self._engine.resume(kv_cache_tokens)
 
     def get_metrics(self) -> SpecMetrics:
         """Return the speculation counters of this engine since it was made."""
-        return self._metrics
+        return self._engine.metrics
 
     def get_state(self) -> EngineState:
         """Return what the engine held when it was last measured: every second of work, and at the end of a call."""
-        return self._stats.state
+        return self._engine.stats.state
 
     def close(self) -> None:
         """Abort what runs and let weights and caches go, whoever holds this object; later calls raise RequestError."""
-        with self._target.lock:
-            self._close()
-
-    def _close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        for request in [*self._scheduler.running, *self._scheduler.waiting]:
-            self._stepper.end(request, "abort")
-        if self._runner is not None:
-            self._runner.close()
-        if self._resolved is not None:
-            self._registry.broadcast("specdec_session_finished", summary=self._metrics.as_json())
-        self._target.close()
-        self._stats.measure()
+        self._engine.close()
 
     def __enter__(self) -> LLM:
         """Return the engine; leaving closes it."""
@@ -320,59 +231,6 @@ class LLM(VllmMethods):
     def __exit__(self, *error: object) -> None:
         """Close the engine."""
         self.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            message = "this LLM is closed; make a new one"
-            raise RequestError(message)
-
-    def _submit(self, prompts: Any, sampling_params: Any) -> list[Group]:
-        self._check_open()
-        groups = self._submission.groups(prompts, sampling_params)
-        for group in groups:
-            for request in group.requests:
-                self._scheduler.add(request)
-        return groups
-
-    def _step(self) -> list[Request]:
-        with self._target.lock:
-            if self._closed:
-                return []
-            return self._step_locked()
-
-    def _step_locked(self) -> list[Request]:
-        with torchs_threads(self._target.device):
-            self._stats.begin()
-            touched = self._stepper.step()
-            self._stats.end()
-            return touched
-
-    def _require_idle(self, call: str) -> None:
-        if self._scheduler.running or self._scheduler.waiting:
-            message = f"{call} needs an idle engine; wait until all requests have finished, or abort them"
-            raise RequestError(message)
-
-    def _state(self) -> EngineState:
-        arena = self._target.arena
-        return EngineState(
-            running=len(self._scheduler.running),
-            waiting=len(self._scheduler.waiting),
-            kv_pages=arena.num_pages,
-            kv_pages_in_use=arena.pages_in_use,
-            kv_bytes=arena.memory_bytes(),
-            draft_bytes=None if self._runner is None else self._runner.memory_bytes(),
-        )
-
-    def _preempted(self, request: Request) -> None:
-        if self._runner is not None:
-            self._runner.finish(request, "preempted")
-
-    def _observe(self, stats: StepStats) -> None:
-        self._metrics.observe(stats)
-        if self._controller is not None:
-            self._controller.observe(copy.deepcopy(stats))
-        if self._observed:
-            self._registry.broadcast("specdec_step_finished", step=stats)
 
 
 PARAMETERS = tuple(inspect.signature(LLM).parameters)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from specdec_core.config.plain_values import plain
 from specdec_core.errors import RequestError
 from specdec_core.noise import GREEDY_BELOW
-from specdec_engine.prompt_text import check_text
+from specdec_engine.text.prompt_text import check_text
 
 SEEDS: Final = 2**64  # a seed is the 64-bit key of the noise
 _FORMS: Final = ("json", "regex", "choice", "grammar", "json_object")
@@ -97,7 +97,7 @@ class SamplingParams:
     logprobs, prompt_logprobs  log-probabilities of that many ids a position besides the chosen one, -1 = of all ids
     detokenize, skip_special_tokens, spaces_between_special_tokens  how ids become text
     logits_processors    called at every position: `f(output ids so far, logits) -> logits`, or an object with
-                         `apply(prefix, logits)`; see `specdec_engine.processors`
+                         `apply(prefix, logits)`; see `specdec_engine.sampling.processors`
     bad_words            texts that are never completed; lists of ids are taken as well
     include_stop_str_in_output  keep the stop text at the end of `text`
     truncate_prompt_tokens  keep that many last ids of the prompt only, -1 = as many as the context allows

@@ -60,8 +60,8 @@ def in_the_reference_engine(llama, config, texts):
 
     params = [SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True) for n in ANSWERS]
     with LLM(str(llama), config, strict=True, dtype="float32", prefill_chunk_size=24, max_num_seqs=3) as llm:
-        recorder = recorder_of(llm._runner._proposer, llm.resolved_config.traits, texts)
-        llm._runner._proposer = recorder
+        recorder = recorder_of(llm._engine.runner._proposer, llm.resolved_config.traits, texts)
+        llm._engine.runner._proposer = recorder
         found = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], params)
     assert [p + result.outputs[0].token_ids for p, result in zip(PROMPTS, found, strict=True)] == texts
     return recorder

@@ -72,7 +72,7 @@ def by_specdec(model: Any, folder: Path) -> tuple[list[int], dict[int, list[int]
     config = {"model": str(folder)}  # neither method nor k: the checkpoint says both
     sampling = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
     with LLM(hf_model=model, speculative_config=config, strict=True) as llm:
-        resolved, drafting = llm.resolved_config, llm._runner
+        resolved, drafting = llm.resolved_config, llm._engine.runner
         assert resolved is not None
         assert drafting is not None
         assert (resolved.method, resolved.num_speculative_tokens) == ("dflash", BLOCK - 1)

@@ -35,10 +35,10 @@ def generate(
     """Run two prompts and return results and the drafts of each call."""
     config = {"method": layout.method, "model": layout.save(folder), **options}
     with LLM(hf_model=model, speculative_config=config, strict=True) as llm:
-        assert llm._runner is not None
+        assert llm._engine.runner is not None
         assert llm.resolved_config is not None
-        recorder = watched(llm._runner._proposer, llm.resolved_config.traits)
-        llm._runner._proposer = recorder
+        recorder = watched(llm._engine.runner._proposer, llm.resolved_config.traits)
+        llm._engine.runner._proposer = recorder
         prompts = [{"prompt_token_ids": list(range(5, n))} for n in (14, 30)]
         results = llm.generate(prompts, sampling)
     assert isinstance(recorder.inner, Wrapped)

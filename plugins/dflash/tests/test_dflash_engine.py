@@ -28,10 +28,10 @@ def run(model: Any, layout: Layout, folder: Path, k: int = 4, **options: Any) ->
     sampling = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
     engine = {"strict": True, "prefill_chunk_size": 9, "max_num_seqs": 2}
     with LLM(hf_model=model, speculative_config=config, **engine) as llm:
-        assert llm._runner is not None
+        assert llm._engine.runner is not None
         assert llm.resolved_config is not None
-        recorder = watched(llm._runner._proposer, llm.resolved_config.traits)
-        llm._runner._proposer = recorder
+        recorder = watched(llm._engine.runner._proposer, llm.resolved_config.traits)
+        llm._engine.runner._proposer = recorder
         results = llm.generate(prompts, sampling)
     return recorder, results
 
@@ -101,10 +101,10 @@ def test_a_prompt_in_one_piece_and_in_chunks_gives_the_same_drafts(tmp_path: Pat
     seen = []
     for chunk in (64, 7):
         with LLM(hf_model=model, speculative_config=config, strict=True, prefill_chunk_size=chunk) as llm:
-            assert llm._runner is not None
+            assert llm._engine.runner is not None
             assert llm.resolved_config is not None
-            recorder = watched(llm._runner._proposer, llm.resolved_config.traits)
-            llm._runner._proposer = recorder
+            recorder = watched(llm._engine.runner._proposer, llm.resolved_config.traits)
+            llm._engine.runner._proposer = recorder
             llm.generate([{"prompt_token_ids": list(range(3, 60))}], SamplingParams(temperature=0.0, max_tokens=8))
         drafts = recorder.inner.drafts  # type: ignore[attr-defined]
         seen.append([draft.tokens.tolist() for draft in drafts if len(draft.tokens)])

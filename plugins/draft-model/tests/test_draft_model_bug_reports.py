@@ -93,7 +93,7 @@ def test_an_aborted_request_leaves_nothing_behind_row_52(tmp_path: Path) -> None
         stream = engine.stream(prompt, params())
         next(stream)
         stream.close()
-        assert engine._runner._proposer._runner._cache.arena.pages_in_use == 0  # type: ignore[union-attr]
+        assert engine._engine.runner._proposer._runner._cache.arena.pages_in_use == 0  # type: ignore[union-attr]
         assert_same_output(plain.generate(prompt, params()), engine.generate(prompt, params()))
 
 

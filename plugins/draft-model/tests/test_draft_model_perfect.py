@@ -72,7 +72,7 @@ def test_everything_is_accepted_after_preemption(twin: str) -> None:
     sampling = params(3, 60)
     with LLM(hf_model=TARGET, kv_cache_tokens=224, speculative_config=keys(twin, K), strict=True) as engine:
         closed: list[str] = []
-        inner = engine._runner._proposer  # type: ignore[union-attr]
+        inner = engine._engine.runner._proposer  # type: ignore[union-attr]
         finish = inner.finish
         inner.finish = lambda request, reason: (closed.append(reason), finish(request, reason))  # type: ignore[method-assign]
         engine.generate(prompts(40, 40, 40), sampling)
@@ -186,5 +186,5 @@ def test_rows_are_given_back_when_requests_end_row_56(twin: str) -> None:
         for i in range(5):
             (result,) = engine.generate(prompts(200 + i), params(1))
             assert result.metrics.accepted == result.metrics.drafted > 15
-        cache = engine._runner._proposer._runner._cache  # type: ignore[union-attr]
+        cache = engine._engine.runner._proposer._runner._cache  # type: ignore[union-attr]
         assert cache.arena.pages_in_use == 0

@@ -59,7 +59,7 @@ class Wrapped(Stub):
 def recorded(model: Any, config: dict[str, Any], **engine: Any) -> Iterator[tuple[LLM, RecordingProposer]]:
     """Open an engine whose proposer is recorded."""
     with LLM(hf_model=model, speculative_config=config, strict=True, **engine) as llm:
-        drafting, resolved = llm._runner, llm.resolved_config
+        drafting, resolved = llm._engine.runner, llm.resolved_config
         assert drafting is not None
         assert resolved is not None
         traits = resolved.traits

@@ -45,8 +45,8 @@ def test_head_and_caches_go_when_the_engine_closes(tmp_path: Path, method: str) 
     model = tiny_target("llama")
     llm = LLM(hf_model=model, speculative_config=config(tmp_path, method))
     llm.generate([5, 6, 7], SAMPLING, use_tqdm=False)
-    assert llm._runner is not None
-    proposer: Any = llm._runner._proposer
+    assert llm._engine.runner is not None
+    proposer: Any = llm._engine.runner._proposer
     pages = proposer._cache.arena._layers[0][0]
     held = {"proposer": weakref.ref(proposer), "pages": weakref.ref(pages)}
     del proposer, pages

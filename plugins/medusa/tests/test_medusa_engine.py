@@ -26,9 +26,9 @@ TREE = "[(0,), (1,), (0, 0), (0, 1), (1, 0)]"
 
 def watched(llm: LLM) -> Watch:
     """Put a watch around the proposer of an engine."""
-    assert llm._runner is not None
-    watch = Watch(llm._runner._proposer)
-    llm._runner._proposer = watch
+    assert llm._engine.runner is not None
+    watch = Watch(llm._engine.runner._proposer)
+    llm._engine.runner._proposer = watch
     return watch
 
 

@@ -22,9 +22,9 @@ HALF = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0
 
 def watched(llm: LLM) -> Watch:
     """Put a watch around the proposer of an engine."""
-    assert llm._runner is not None
-    watch = Watch(llm._runner._proposer)
-    llm._runner._proposer = watch
+    assert llm._engine.runner is not None
+    watch = Watch(llm._engine.runner._proposer)
+    llm._engine.runner._proposer = watch
     return watch
 
 

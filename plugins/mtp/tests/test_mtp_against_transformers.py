@@ -58,9 +58,9 @@ def theirs(folder: str, modules: int) -> tuple[Any, MtpModel]:
 def test_drafts_are_those_of_transformers_own_modules(family: str, modules: int, tmp_path: Path) -> None:
     folder = mtp_models.save(tmp_path, family, mtp_models.module_tensors(family, modules), modules)
     with LLM(folder, {"method": "mtp"}, strict=True, prefill_chunk_size=8) as llm:
-        assert llm._runner is not None
-        seen = Seen(llm._runner._proposer)
-        llm._runner._proposer = seen  # type: ignore[assignment]
+        assert llm._engine.runner is not None
+        seen = Seen(llm._engine.runner._proposer)
+        llm._engine.runner._proposer = seen  # type: ignore[assignment]
         params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
         llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], params)
     assert max(len(drafts) for _, drafts in seen.rounds) == modules

@@ -50,8 +50,8 @@ def test_drafts_are_those_over_the_targets_own_states(family: str, modules: int,
     folder = mtp_models.save(tmp_path, family, tensors, modules)
     keys = {"method": "mtp", "num_speculative_tokens": 4}
     with LLM(folder, keys, strict=True, prefill_chunk_size=7, max_num_seqs=2) as llm:
-        model = llm._target.model
-        drafting = llm._runner
+        model = llm._engine.target.model
+        drafting = llm._engine.runner
         assert drafting is not None
         comparing = Compared(drafting._proposer, oracle_of(family, folder, tensors, modules))
         seen: list[tuple[str, list[int], list[Row]]] = []
@@ -160,7 +160,7 @@ def test_a_mimo_is_loaded_as_what_it_is_made_like_and_says_what_a_plain_one_says
         caplog.clear()
         with caplog.at_level(logging.WARNING, "specdec_engine"), LLM(folder, keys, strict=True) as llm:
             assert generated(llm) == wanted
-            assert type(llm._target.model).__name__ == "Qwen2ForCausalLM"
+            assert type(llm._engine.target.model).__name__ == "Qwen2ForCausalLM"
             assert llm.resolved_config is not None
             assert llm.resolved_config.method == "mtp"
         assert f"does not know model_type 'mimo' of {folder!r}; it is loaded as 'qwen2', as mtp says" in caplog.text

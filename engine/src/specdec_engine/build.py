@@ -1,0 +1,212 @@
+"""Building an engine: plugins, target, configuration, drafter, the parts of a step; in that order, undone together."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from specdec_core.config.resolve import resolve
+from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.errors import ConfigError, TargetError
+from specdec_core.host.budget import DraftBudget
+from specdec_core.host.containment import Containment
+from specdec_core.host.factory import make_controller, make_proposer, make_verifier
+from specdec_core.host.runner import ProposerRunner
+from specdec_core.metrics import SpecMetrics
+from specdec_core.protocols import Proposer
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.kernels import Kernels
+from specdec_core.registry.loader import Registry
+from specdec_core.registry.tried import warn_if_newer
+from specdec_core.sources import TargetInfo
+from specdec_engine.decoding.contained import ContainedController, ContainedVerifier
+from specdec_engine.decoding.scheduler import Scheduler
+from specdec_engine.decoding.speculation import Speculation
+from specdec_engine.decoding.step import Stepper
+from specdec_engine.decoding.target import Target
+from specdec_engine.engine import Engine
+from specdec_engine.loading import Found, Limits, Wanted, find_target, target_info
+from specdec_engine.memory.kv_plan import draft_bytes, plan, replan
+from specdec_engine.reporting.observer import StepObserver
+from specdec_engine.reporting.stats import EngineStats
+from specdec_engine.requests.request import Request
+from specdec_engine.requests.stopping import StopRules
+from specdec_engine.requests.submission import Submission
+from specdec_engine.sampling.logprobs import LogprobReader
+from specdec_engine.sampling.noise_keys import NoiseKeys
+from specdec_engine.sampling.sampler import Sampler
+from specdec_nn.hf.loading import eos_ids, load_model, resolve_dtype
+from specdec_nn.hf.model import FlatModel
+from specdec_nn.hf.probe import probe
+from specdec_nn.turns import lock_of
+
+CPU_CHUNK = 512
+FIXED_WIDTH_CHUNK = 64
+
+logger = logging.getLogger("specdec_engine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """What a caller chose for an engine; `LLM` documents each."""
+
+    model: str | None
+    speculative_config: Any
+    limits: Limits
+    dtype: str | torch.dtype
+    device: torch.device
+    plugins: Any
+    strict: bool
+    hf_model: nn.Module | None
+    revision: str | None
+    tokenizer: Wanted
+    trust_remote_code: bool
+    seed: int
+    logprobs_mode: str
+    log_stats: bool
+
+
+def build_engine(options: EngineOptions) -> Engine:
+    """Build everything and check it; on any error nothing is left behind.
+
+    Raises `ConfigError`, `TargetError` or `PluginError`.
+    """
+    warn_if_newer("torch", "transformers")
+    dtype, registry = _checked(options)
+    given = Found(None, None, options.model, options.speculative_config)
+    found = find_target(given, options.revision, options.hf_model, registry, options.trust_remote_code)
+    source = found.source
+    info = replace(
+        target_info(found.model, found.hf_config, options.limits),
+        revision=None if source is None else source.revision,
+        extra=options.tokenizer.noted(),
+    )
+    resolved = None if found.speculative_config is None else resolve(found.speculative_config, info, registry)
+    tokenizer = options.tokenizer.load(source)  # before the weights: what is wrong with it is reported at once
+    model = options.hf_model
+    if model is None:
+        assert source is not None  # find_target has raised
+        model = load_model(source, dtype, options.device)
+    with lock_of(model), contextlib.ExitStack() as undo:
+        target = _target(model, info, options.limits, registry.kernels, tokenizer)
+        undo.callback(target.close)
+        bytes_per_token = probe(target.flat)
+        target.set_budget(_planned(options.limits, target, resolved, bytes_per_token, registry.kernels))
+        keys, speculation, observer = NoiseKeys.of(options.seed, None, None), None, None
+        if resolved is not None:
+            target.tap(hidden=resolved.traits.hidden, aux_layers=resolved.traits.aux_layers)
+            observer = StepObserver(SpecMetrics(lossy=resolved.verifier_lossy), registry)
+            speculation, proposer = _speculation(options, resolved, target, registry, observer)
+            undo.callback(speculation.runner.close)
+            if resolved.drafts and options.limits.kv_cache_tokens is None:
+                target.set_budget(replan(target.kv_cache_tokens, bytes_per_token, target.device))
+            keys = NoiseKeys.of(options.seed, resolved, proposer)
+        engine = _compose(options, target, registry, resolved, keys, speculation, observer)
+        if resolved is not None:
+            registry.broadcast("specdec_session_started", info=resolved.as_json())
+        undo.pop_all()
+    return engine
+
+
+def _checked(options: EngineOptions) -> tuple[str | torch.dtype, Registry]:
+    """Return the dtype and the registry that options mean. Raises ConfigError or TargetError for what is neither."""
+    if options.plugins is not None and not isinstance(options.plugins, Mapping):
+        message = f"plugins={options.plugins!r}: expected a mapping from names to modules, objects or paths"
+        raise ConfigError(message)
+    if options.trust_remote_code not in (True, False):
+        message = f"trust_remote_code={options.trust_remote_code!r}: expected True or False"
+        raise TargetError(message)
+    dtype = resolve_dtype(options.dtype)
+    return dtype, Registry(Catalog.discover().with_local(options.plugins), strict=options.strict)
+
+
+def _speculation(
+    options: EngineOptions, resolved: ResolvedConfig, target: Target, registry: Registry, observer: StepObserver
+) -> tuple[Speculation, Proposer]:
+    """Return what drafts and verifies, and the bare proposer."""
+    verifier = ContainedVerifier(make_verifier(resolved, registry), resolved.verifier)
+    made = make_controller(resolved, registry)
+    controller = made and ContainedController(made, resolved.controller or "", strict=options.strict)
+    observer.controller = controller
+    proposer = make_proposer(resolved, target, registry, strict=options.strict)
+    runner = ProposerRunner(
+        proposer,
+        resolved.traits,
+        DraftBudget(resolved, controller, logger),
+        target.info.vocab_size,
+        Containment(resolved.method, strict=options.strict, logger=logger),
+    )
+    exact = not resolved.verifier_lossy
+    return Speculation(runner, verifier, resolved.num_speculative_tokens, exact, observer), proposer
+
+
+def _compose(
+    options: EngineOptions,
+    target: Target,
+    registry: Registry,
+    resolved: ResolvedConfig | None,
+    keys: NoiseKeys,
+    speculation: Speculation | None,
+    observer: StepObserver | None,
+) -> Engine:
+    """Return the engine made of its parts."""
+
+    def preempted(request: Request) -> None:
+        if speculation is not None:
+            speculation.finish(request, "preempted")
+
+    rules = StopRules(eos_ids(target.model, target.tokenizer), min(target.info.max_model_len, target.arena.num_tokens))
+    kernels = registry.kernels
+    sampler = Sampler(kernels.get("race", target.device), kernels.get("truncate", target.device))
+    scheduler = Scheduler(target, options.limits.max_num_seqs, preempted)
+    logprobs = LogprobReader(options.logprobs_mode, target.tokenizer)
+    metrics = SpecMetrics() if observer is None else observer.metrics
+    stepper = Stepper(target, scheduler, sampler, rules, logprobs, speculation)
+    engine = Engine(
+        target=target,
+        registry=registry,
+        resolved=resolved,
+        scheduler=scheduler,
+        sampler=sampler,
+        rules=rules,
+        keys=keys,
+        submission=Submission(target, registry, resolved, sampler, rules, keys),
+        stepper=stepper,
+        metrics=metrics,
+        observer=observer,
+    )
+    lossy = resolved.verifier if resolved is not None and resolved.verifier_lossy else None
+    engine.stats = EngineStats(metrics, engine.measure, lossy_verifier=lossy, log=options.log_stats)
+    return engine
+
+
+def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels, tokenizer: Any | None) -> Target:
+    default_chunk = FIXED_WIDTH_CHUNK if limits.decode_width is not None else CPU_CHUNK
+    return Target(
+        FlatModel(model, info.num_layers, info.vocab_size, kernels),
+        info,
+        ancestor_bits=kernels.get("ancestor_bits", "cpu"),  # of the tables of a step, which are host arrays
+        max_num_seqs=limits.max_num_seqs,
+        decode_width=limits.decode_width,
+        prefill_chunk_size=limits.prefill_chunk_size or default_chunk,
+        tokenizer=tokenizer,
+    )
+
+
+def _planned(
+    limits: Limits, target: Target, resolved: ResolvedConfig | None, bytes_per_token: int, kernels: Kernels
+) -> int:
+    """Return the positions of the KV arena."""
+    copied = target.device.type == "cpu" and kernels.backend("linear", target.device) != "reference"
+    coming = draft_bytes(resolved, target.info, copied=copied)
+    most = limits.max_num_seqs * target.info.max_model_len
+    wanted = limits.kv_cache_tokens
+    if wanted is None and limits.kv_cache_memory_bytes is not None:
+        wanted = max(1, min(most, limits.kv_cache_memory_bytes // max(bytes_per_token, 1)))
+    return plan(wanted, most, bytes_per_token, target.device, coming, limits.gpu_memory_utilization)

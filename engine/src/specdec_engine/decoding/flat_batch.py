@@ -1,0 +1,113 @@
+"""From scheduled rows to forwards: which of them run together, padded to a fixed width where one is set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from specdec_engine.requests.scheduled_rows import ScheduledRows
+from specdec_nn.cache.arena import KVArena
+from specdec_nn.ops.attention.reference import AttentionStep
+
+
+@dataclass(slots=True)
+class Piece:
+    """Rows `offset` .. `offset + count - 1` of the step's `index`-th item, which run in one forward."""
+
+    item: ScheduledRows
+    index: int
+    offset: int
+    count: int
+
+
+@dataclass(slots=True)
+class FlatBatch:
+    """One forward over N flat rows.
+
+    ids, positions  [N] int64 (padding rows: id 0, position 0); nodes of a tree stand at equal positions
+    step            attention tables
+    logits_rows     [R] int64 flat rows whose logits are wanted, in order of items
+    pieces          what the rows are
+    """
+
+    ids: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    step: AttentionStep
+    logits_rows: npt.NDArray[np.int64]
+    pieces: list[Piece]
+
+
+def split(items: Sequence[ScheduledRows], decode_width: int | None, chunk: int) -> Iterator[tuple[list[Piece], int]]:
+    """Yield (pieces, width) of each forward; width 0 = as many rows as there are.
+
+    With a decode width W, decode rows run in forwards of exactly W rows, and prompt chunks apart in forwards of exactly
+    `chunk` rows, so that no product of the model ever sees another shape.
+    """
+    if decode_width is None:
+        yield [Piece(item, index, 0, len(item.ids)) for index, item in enumerate(items)], 0
+        return
+    for index, item in enumerate(items):
+        if item.prompt:
+            yield [Piece(item, index, 0, len(item.ids))], chunk
+    pieces: list[Piece] = []
+    room = decode_width
+    for index, item in enumerate(items):
+        offset = 0 if not item.prompt else len(item.ids)
+        while offset < len(item.ids):
+            count = min(room, len(item.ids) - offset)
+            pieces.append(Piece(item, index, offset, count))
+            offset += count
+            room -= count
+            if room == 0:
+                yield pieces, decode_width
+                pieces, room = [], decode_width
+    if pieces:
+        yield pieces, decode_width
+
+
+def build(pieces: list[Piece], width: int, arena: KVArena) -> FlatBatch:
+    """Lay the pieces out in sequence and pad to `width`; their pages must have been reserved."""
+    used = sum(piece.count for piece in pieces)
+    size = max(used, width)
+    ids = np.zeros(size, np.int64)
+    positions = np.zeros(size, np.int64)
+    slots = np.full(size, -1, np.int32)
+    n = len(pieces)
+    widest = [0 if (bits := piece.item.ancestors) is None else bits.shape[1] for piece in pieces]
+    ancestors = np.zeros((size, max(widest)), np.int64) if any(widest) else None
+    seg_start, seg_rows, seg_context = (np.zeros(n, np.int32) for _ in range(3))
+    seg_prompt = np.zeros(n, np.bool_)
+    seg_tree = np.full(n, -1, np.int32)
+    table = np.zeros((n, max(len(piece.item.request.segment.pages) for piece in pieces)), np.int32)
+    logits_rows: list[npt.NDArray[np.int64]] = []
+    row = 0
+    for i, piece in enumerate(pieces):
+        item, count = piece.item, piece.count
+        start = item.start + piece.offset
+        segment = item.request.segment
+        ids[row : row + count] = item.ids[piece.offset : piece.offset + count]
+        positions[row : row + count] = item.positions[piece.offset : piece.offset + count]
+        if ancestors is not None and item.ancestors is not None:
+            ancestors[row : row + count, : widest[i]] = item.ancestors[piece.offset : piece.offset + count]
+            seg_tree[i] = item.start
+        slots[row : row + count] = arena.slots(segment, start, count)
+        seg_start[i], seg_rows[i], seg_context[i], seg_prompt[i] = row, count, start, item.prompt
+        table[i, : len(segment.pages)] = segment.pages
+        first_wanted = max(len(item.ids) - item.wants - piece.offset, 0)
+        logits_rows.append(np.arange(row + min(first_wanted, count), row + count, dtype=np.int64))
+        row += count
+    step = AttentionStep(
+        slots=slots,
+        seg_start=seg_start,
+        seg_rows=seg_rows,
+        seg_context=seg_context,
+        seg_prompt=seg_prompt,
+        page_table=table,
+        page_size=arena.page_size,
+        seg_tree=None if ancestors is None else seg_tree,
+        ancestors=ancestors,
+    )
+    return FlatBatch(ids, positions, step, np.concatenate(logits_rows), pieces)

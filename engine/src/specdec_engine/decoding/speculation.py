@@ -1,0 +1,89 @@
+"""What makes a plain decoder a speculative one: drafts before a forward, rows and counts after it; runs no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from specdec_core.draft import Draft, FinishReason, IntArray, StepStats
+from specdec_core.host.requests import Slot
+from specdec_core.host.runner import ProposerRunner
+from specdec_core.protocols import Verifier
+from specdec_engine.decoding import trees
+from specdec_engine.decoding.target import ForwardOutput
+from specdec_engine.requests.request import Request
+from specdec_engine.requests.scheduled_rows import ScheduledRows
+from specdec_engine.requests.stopping import StopRules
+
+
+@dataclass(slots=True)
+class Speculation:
+    """The proposer and the verifier of one engine.
+
+    max_draft  what admission leaves room for
+    exact      the verifier is not lossy
+    observe    is told of every step that ran rows
+    """
+
+    runner: ProposerRunner
+    verifier: Verifier
+    max_draft: int
+    exact: bool
+    observe: Callable[[StepStats], None]
+
+    def propose(self, running: Sequence[Request], rules: StopRules, room: int) -> tuple[list[ScheduledRows], Draft]:
+        """Return the newest ids that wait to be run, and one row of drafts for each.
+
+        `room` is how many positions the KV arena has: each node of a tree takes one.
+        """
+        # n + k + 1 ids must fit: the last draft needs a place, and so does the id drawn after it.
+        slots = [Slot(r, r.run_len, r.newest_known, rules.budget(r) - 1) for r in running]
+        draft = self.runner.propose(slots)
+        # Requests inside their prompts have empty rows, so that only lengths differ.
+        drafted = [
+            (request, slot, length)
+            for request, slot, length in zip(running, slots, draft.lengths or (), strict=True)
+            if slot.newest_known
+        ]
+        draft.lengths = [length for _, _, length in drafted]
+        items = [ScheduledRows.newest(request, length, self.runner.asked(request)) for request, _, length in drafted]
+        if self.runner.drafts_trees and len(draft.tokens):  # chains of such a method have no limit of depth either
+            deepest = [self.runner.budget.depth(slot) for _, slot, _ in drafted]
+            draft = trees.within(draft, deepest, [room - len(request) for request, _, _ in drafted])
+        return items, draft
+
+    def commit(self, item: ScheduledRows, committed: range | IntArray, out: ForwardOutput, at: int) -> None:
+        """Note rows that ran and stay; `at` is the first row of the item in what the forward gave."""
+        if not self.runner.wants_rows:
+            return
+        rows: slice | torch.Tensor = slice(at, at + len(committed))
+        if not isinstance(committed, range):
+            rows = torch.from_numpy(committed.astype(np.int64) + at)
+        hidden = None if out.hidden is None else out.hidden[rows]
+        aux = None if out.aux is None else out.aux[rows]
+        self.runner.commit(item.request, item.start, len(committed), hidden, aux)
+
+    def finish(self, request: Request, reason: FinishReason) -> None:
+        """Tell the proposer that a request ended or lost its place."""
+        self.runner.finish(request, reason)
+
+    def report(self, drawn: Sequence[ScheduledRows], rows: int, seconds: dict[str, float]) -> None:
+        """Tell the observer of a step, prompts left out: what was drawn, rows that ran, and seconds by phase."""
+        decode = [item for item in drawn if not item.prompt]
+        self.observe(
+            StepStats(
+                request_ids=[item.request.id for item in decode],
+                proposed=[item.proposed for item in decode],
+                drafted=[item.num_draft for item in decode],
+                accepted=[len(item.accepted) for item in decode],
+                emitted=[item.kept for item in decode],
+                depths=[item.draft_depth for item in decode],
+                asked=[item.asked for item in decode],
+                failed=self.runner.containment.step,
+                rows=rows,
+                seconds=seconds,
+            )
+        )

@@ -1,0 +1,237 @@
+"""The target model: forwards over flat ragged batches, hidden-state taps, and what proposers may use of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specdec_core.errors import TargetError
+from specdec_core.sources import TargetInfo
+from specdec_engine.decoding.flat_batch import FlatBatch, build, split
+from specdec_engine.requests.scheduled_rows import ScheduledRows
+from specdec_nn.cache.arena import KVArena
+from specdec_nn.hf.model import FlatModel
+from specdec_nn.turns import lock_of
+
+
+@dataclass(slots=True)
+class ForwardOutput:
+    """Results of one step, in the order of the scheduled rows.
+
+    logits  [sum of item.wants, V] in the model's dtype, or None where no row wanted any
+    hidden  [sum of rows, H] final hidden states, or None if not tapped
+    aux     [sum of rows, layers, H] residual-stream states, or None if not tapped
+    rows    rows that ran, padding included
+    scored  [sum of len(item.scored), H] final hidden states of those rows, or None if there are none
+    """
+
+    logits: Tensor | None
+    hidden: Tensor | None
+    aux: Tensor | None
+    rows: int
+    scored: Tensor | None = None
+
+
+class Target:
+    """A transformers causal language model, run by flat batches. It is the `TargetHandle` of proposers."""
+
+    def __init__(
+        self,
+        flat: FlatModel,
+        info: TargetInfo,
+        *,
+        ancestor_bits: Callable[..., Tensor],
+        max_num_seqs: int,
+        decode_width: int | None,
+        prefill_chunk_size: int,
+        tokenizer: Any | None = None,
+    ) -> None:
+        """Take the bound model; `ancestor_bits` is the kernel of that op, `tokenizer` the one in use if any."""
+        self._flat: FlatModel | None = flat
+        self.lock = lock_of(flat.model)  # held by whoever runs the model, or changes what runs on it
+        self.tokenizer = tokenizer
+        self.info = info
+        self.max_num_seqs = max_num_seqs
+        self.decode_width = decode_width
+        self.prefill_chunk_size = prefill_chunk_size
+        self.flat.binding.batched_experts = decode_width is not None
+        self.ancestor_bits = ancestor_bits
+        self.arena = self.new_arena(0)
+        self._tapped: dict[int, Tensor] = {}
+        self._final: Tensor | None = None
+        self._tap_hidden = False
+        self._aux_layers: tuple[int, ...] = ()
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+
+    @property
+    def flat(self) -> FlatModel:
+        """The bound model; raises TargetError once the target is closed."""
+        if self._flat is None:
+            message = "the engine of this target is closed, and its model is no longer held"
+            raise TargetError(message)
+        return self._flat
+
+    @property
+    def model(self) -> nn.Module:
+        """The transformers model."""
+        return self.flat.model
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model's inputs."""
+        return self.flat.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the model's hidden states."""
+        return self.flat.dtype
+
+    @property
+    def kv_cache_tokens(self) -> int:
+        """Positions that the KV arena holds."""
+        return self.arena.num_tokens
+
+    @property
+    def embedding_weight(self) -> Tensor:
+        """Rows of the input embedding [V, H], without the factor that some families put on them."""
+        return self.flat.embedding_weight
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return the input embeddings [n, H] of ids [n]."""
+        return self.flat.embed(ids)
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Return logits [n, V] of final hidden states [n, H], through the model's own head code."""
+        return self.flat.compute_logits(hidden)
+
+    def new_arena(self, num_tokens: int) -> KVArena:
+        """Return a KV arena for a drafter, for that many tokens, on the target's device."""
+        return self.flat.new_arena(num_tokens)
+
+    def set_budget(self, num_tokens: int) -> None:
+        """Replace the KV arena by an empty one for that many tokens."""
+        self.arena = self.new_arena(num_tokens)
+
+    def pause(self) -> None:
+        """Take the taps off and drop the KV arena and the states of the last step; `set_budget` and `tap` go on."""
+        self.tap(hidden=False, aux_layers=())
+        self._tapped.clear()
+        self._final = None
+        self.arena = KVArena(0, self.arena.device)
+
+    def close(self) -> None:
+        """Pause, and let the model go, whoever still holds this target; a second time is a no-op."""
+        if self._flat is not None:
+            self.pause()
+            self._flat = None
+
+    def tap(self, *, hidden: bool, aux_layers: Sequence[int]) -> None:
+        """Record final hidden states and the residual stream R_k at the given layers in every later forward.
+
+        Raises TargetError for a k outside 0 .. number of layers.
+        """
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._tap_hidden, self._aux_layers = hidden, tuple(aux_layers)
+        if hidden:
+            self._hooks.append(self.flat.decoder.register_forward_hook(self._keep_final))
+        layers = self.flat.decoder_layers() if aux_layers else []
+        for k in aux_layers:
+            if not 0 <= k <= len(layers):
+                message = f"aux layer {k} is outside 0..{len(layers)}, the layers of {type(self.model).__name__}"
+                raise TargetError(message)
+            self._hooks.append(self._tap_layer(layers, k))
+
+    def _keep_final(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._final = output[0][0] if isinstance(output, tuple) else output.last_hidden_state[0]
+
+    @contextmanager
+    def _final_states(self, items: Sequence[ScheduledRows]) -> Iterator[None]:
+        """Record final hidden states, tapped or not, in forwards of items whose prompt is scored."""
+        hook = None
+        if not self._tap_hidden and any(item.scored for item in items):
+            hook = self.flat.decoder.register_forward_hook(self._keep_final)
+        try:
+            yield
+        finally:
+            if hook is not None:
+                hook.remove()
+
+    def _tap_layer(self, layers: Sequence[nn.Module], k: int) -> torch.utils.hooks.RemovableHandle:
+        if k == len(layers):
+
+            def after(module: nn.Module, args: Any, output: Any) -> None:
+                self._tapped[k] = (output[0] if isinstance(output, tuple) else output).reshape(
+                    -1, self.info.hidden_size
+                )
+
+            return layers[-1].register_forward_hook(after)
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+            state = args[0] if args else kwargs["hidden_states"]
+            self._tapped[k] = state.reshape(-1, self.info.hidden_size)
+
+        return layers[k].register_forward_pre_hook(before, with_kwargs=True)
+
+    def forward(self, items: Sequence[ScheduledRows]) -> ForwardOutput:
+        """Run the rows of all items, whose pages must have been reserved in the arena."""
+        # (index of the item, offset in it) decides the order of results, whatever forward a piece ran in.
+        logits: list[tuple[tuple[int, int], Tensor]] = []
+        states: list[tuple[tuple[int, int], Tensor | None, Tensor | None]] = []
+        scored: list[tuple[tuple[int, int], Tensor]] = []
+        rows = 0
+        for pieces, width in split(items, self.decode_width, self.prefill_chunk_size):
+            batch = build(pieces, width, self.arena)
+            rows += len(batch.ids)
+            with self._final_states(items):
+                out = self._run(batch)
+            at, used = 0, 0
+            for piece in pieces:
+                key = (piece.index, piece.offset)
+                wanted = max(0, min(piece.count, piece.offset + piece.count - len(piece.item.ids) + piece.item.wants))
+                if wanted and out is not None:
+                    logits.append((key, out[used : used + wanted]))
+                    used += wanted
+                states.append((key, *self._take(at, piece.count)))
+                if piece.item.scored and self._final is not None:  # only rows of prompts, and those are one piece
+                    scored.append((key, self._final[at + piece.item.scored.start : at + piece.item.scored.stop]))
+                at += piece.count
+        logits.sort(key=lambda item: item[0])
+        states.sort(key=lambda item: item[0])
+        scored.sort(key=lambda item: item[0])
+        parts = [part for _, part in logits]
+        return ForwardOutput(
+            logits=None if not parts else parts[0] if len(parts) == 1 else torch.cat(parts),
+            hidden=torch.cat([h for _, h, _ in states if h is not None]) if self._tap_hidden else None,
+            aux=torch.cat([a for _, _, a in states if a is not None]) if self._aux_layers else None,
+            rows=rows,
+            scored=torch.cat([h for _, h in scored]) if scored else None,
+        )
+
+    def _take(self, at: int, count: int) -> tuple[Tensor | None, Tensor | None]:
+        hidden = None if self._final is None or not self._tap_hidden else self._final[at : at + count]
+        if not self._aux_layers:
+            return hidden, None
+        return hidden, torch.stack([self._tapped[k][at : at + count] for k in self._aux_layers], dim=1)
+
+    def _run(self, batch: FlatBatch) -> Tensor | None:
+        """Run one flat batch; return logits [R, V], or None where no row wanted any."""
+        wanted = len(batch.logits_rows)
+        rows = torch.from_numpy(batch.logits_rows) if wanted else None
+        if rows is not None and self.decode_width is not None and self.flat.keeps_rows:
+            # In a forward of fixed width the head sees a fixed number of rows as well.
+            rows = self._padded(rows, len(batch.ids), batch)
+        ids, positions = torch.from_numpy(batch.ids), torch.from_numpy(batch.positions)
+        logits = self.flat.run(ids, positions, batch.step, self.arena, rows)
+        return logits if logits is None or len(logits) == wanted else logits[:wanted]
+
+    def _padded(self, rows: Tensor, size: int, batch: FlatBatch) -> Tensor:
+        """Return row indices padded to a number that the kind of forward fixes: decode W, prompt chunk 1."""
+        width = 1 if batch.pieces[0].item.prompt else size
+        return torch.cat([rows, rows.new_zeros(width - len(rows))]) if len(rows) < width else rows

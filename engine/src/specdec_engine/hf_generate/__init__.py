@@ -1,0 +1,1 @@
+"""`model.generate(custom_generate=...)` of transformers by this engine."""

@@ -1,0 +1,1 @@
+"""How many positions the KV arena holds, from the memory that is free."""

@@ -1,0 +1,1 @@
+"""Requests from their submission to their end: ids, limits, stop rules, and what callers are shown."""

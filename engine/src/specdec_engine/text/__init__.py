@@ -1,0 +1,1 @@
+"""Between text and ids: prompts, chat templates, and the text of an output as it grows."""
