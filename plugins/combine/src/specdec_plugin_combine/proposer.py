@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from specdec_core.context import MethodContext, ProposerBuild
     from specdec_plugin_combine.options import CombineOptions
 
+ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
 TRIES = 2  # how often `learned` tries each part before it chooses,
 AGAIN = 16  # and after how many drafts it tries another one again
 COST = {"none": 0.0, "own": 0.15, "target": 0.15}  # of drafting, by a part's weights, in forwards of the target
@@ -100,8 +101,9 @@ class CombineProposer:
         limits = batch.max_draft.tolist()
         for one, request, key in zip(followed, batch.requests, batch.noise.keys.tolist(), strict=True):
             self._learn(one, request.tokens)
-            for part in one.parts:
-                part.key = key
+            for index, (part, own) in enumerate(zip(self._parts, one.parts, strict=True)):
+                # Parts that draw on their own draw apart from each other.
+                own.key = key if part.traits.shares_noise else (key + index * ODD) % 2**64
         if batch.rows is not None:
             self._commit(batch.rows, followed)
         rows = self._rows(batch, followed, limits)

@@ -1,0 +1,68 @@
+"""Texts of drawn drafts have the target's distribution under every rule, also one that chooses by what was drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specdec_core.draft import Draft
+from specdec_engine import LLM, SamplingParams
+from specdec_testing.laws import assert_follows
+from specdec_testing.stubs import Fixed, Soft, stub_plugin
+from specdec_testing.table import joint, random_table, table_target
+
+VOCAB, LENGTH, REQUESTS = 4, 3, 3000
+TARGET = random_table(VOCAB, seed=1, concentration=0.8)
+
+
+class Stopping(Soft):
+    """Ends its drawn chain after the first even id, so that the length of a draft says something of its ids."""
+
+    def propose(self, batch):
+        draft = super().propose(batch)
+        keep, at = [], 0
+        for length in draft.lengths:
+            chain = draft.tokens[at : at + length]
+            even = np.flatnonzero(chain % 2 == 0)
+            end = int(even[0]) + 1 if len(even) else length
+            keep += [i < end for i in range(length)]
+            at += length
+        return draft.keep(np.asarray(keep, np.bool_)) if len(keep) else Draft.empty(len(batch))
+
+
+ONE, OTHER = (random_table(VOCAB, seed=seed, concentration=0.5) for seed in (2, 3))
+KINDS = {
+    "two that draw": lambda: {"a": Soft(ONE), "b": Soft(OTHER)},
+    "lengths that tell": lambda: {"a": Stopping(ONE), "b": Fixed([1])},
+    "drawn, then looked up": lambda: {"a": Stopping(ONE), "b": Fixed([1, 2, 3])},
+    "looked up, then drawn": lambda: {"a": Fixed([2]), "b": Stopping(ONE)},
+}
+
+
+@pytest.mark.parametrize("verifier", ["standard", "block"])
+@pytest.mark.parametrize("rule", ["first", "longest", "extend", "merge", "learned"])
+@pytest.mark.parametrize(
+    "kind", ["two that draw", "lengths that tell", "drawn, then looked up", "looked up, then drawn"]
+)
+def test_texts_have_the_targets_distribution(kind, rule, verifier):
+    if rule == "merge" and verifier == "block":
+        pytest.skip("block verification takes chains")
+    parts = KINDS[kind]()
+    config = {
+        "method": "combine",
+        "rule": rule,
+        "methods": [{"method": name} for name in parts],
+        "num_speculative_tokens": 3,
+        "rejection_sample_method": verifier,
+    }
+    sampling = [
+        SamplingParams(temperature=1.0, seed=i, max_tokens=LENGTH + 3, ignore_eos=True) for i in range(REQUESTS)
+    ]
+    plugins = {name: stub_plugin(part) for name, part in parts.items()}
+    model = table_target(TARGET, num_layers=1, max_position_embeddings=64)
+    with LLM(hf_model=model, speculative_config=config, plugins=plugins, max_num_seqs=REQUESTS, strict=True) as llm:
+        results = llm.generate([{"prompt_token_ids": [0]}] * REQUESTS, sampling, use_tqdm=False)
+    assert sum(result.metrics.accepted for result in results) > REQUESTS / 4
+    found = np.array([result.outputs[0].token_ids[:LENGTH] for result in results])
+    codes = found @ (VOCAB ** np.arange(LENGTH)[::-1])
+    assert_follows(np.bincount(codes, minlength=VOCAB**LENGTH), joint(TARGET, 0, LENGTH))
