@@ -14,6 +14,7 @@ import pytest
 from specdec_core import hookimpl
 from specdec_core.config.read_only import read_only
 from specdec_core.config.resolve import resolve
+from specdec_core.config.rope import plain_rope
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import DraftSource, TargetInfo
@@ -118,3 +119,12 @@ def test_what_is_read_only_is_still_plain_data_and_its_copies_are_free() -> None
         free["layer_types"][1]["kind"].append("b")
         free["new"] = 1
     assert held == CONFIG
+
+
+def test_what_a_library_is_given_of_a_config_is_free_to_be_changed() -> None:
+    held = TargetInfo.from_config("target", {**CONFIG, "quantization_config": {"modules": ["a"]}}).hf_config
+    plain = plain_rope(held)
+    plain["quantization_config"]["modules"].append("b")
+    plain["rope_parameters"]["rope_theta"] = 1e4
+    assert held["quantization_config"] == {"modules": ["a"]}
+    assert "rope_theta" not in held["rope_parameters"]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from runs import target
 
+from specdec_core.draft import BatchView
 from specdec_engine import LLM, SamplingParams
 from specdec_testing.stubs import Fixed, Soft, Stub, stub_plugin
 from specdec_testing.table import table_target
+from specdec_testing.trees import Tree, TreeStub
 
 VOCAB = 12
 BAD = 5  # the id after which the model's logits are broken
@@ -59,6 +61,34 @@ def breaking() -> Any:
     return model
 
 
+class Branches(TreeStub):
+    """Drafts the ids that the model takes, and beside each of them, tested first, BAD with an id behind it.
+
+    With `past` it drafts BAD and what could follow it on the path as well. Rows of side branches are broken too.
+    """
+
+    AFTER: ClassVar[dict[int, list[int]]] = {2: [3, 4], 3: [4], 6: [7, 6], 7: [6, 7]}
+
+    def __init__(self, *, past: bool) -> None:
+        super().__init__()
+        self.past = past
+
+    def tree(self, batch: BatchView, i: int) -> Tree:
+        newest = int(batch.request(i).tokens[-1])
+        ids: list[int] = []
+        parents: list[int] = []
+        at = -1
+        for token in self.AFTER.get(newest, ()):
+            ids += [BAD, 9, token]
+            parents += [at, len(parents), at]
+            at = len(ids) - 1
+        if self.past and newest < BAD:
+            ids += [BAD, 8, 9]
+            parents += [at, len(parents), len(parents) + 1]
+        most = int(batch.max_draft[i])
+        return ids[:most], parents[:most]
+
+
 def processor(output_ids: Any, logits: torch.Tensor) -> torch.Tensor:
     return logits
 
@@ -78,6 +108,13 @@ DRAFTERS: dict[str, tuple[Stub | None, dict[str, Any]]] = {
     "wrong drafts": (Fixed([8, 9]), {"rejection_sample_method": "coupled"}),
     "standard": (Soft(sure((2, 3), (3, 4), (4, BAD), (BAD, 8))), {"rejection_sample_method": "standard"}),
     "block": (Soft(sure((2, 3), (3, 4), (4, BAD), (BAD, 8))), {"rejection_sample_method": "block"}),
+    "standard, certain drafts": (Fixed(PATH), {"rejection_sample_method": "standard"}),
+    "block, certain drafts": (Fixed(PATH), {"rejection_sample_method": "block"}),
+    **{
+        f"{verifier}, {name}": (Branches(past=past), {"rejection_sample_method": verifier})
+        for verifier in ("coupled", "standard")
+        for name, past in (("trees beside the path", False), ("trees past the row", True))
+    },
     "block, impossible drafts": (Soft(sure((2, BAD), (3, BAD), (6, BAD))), {"rejection_sample_method": "block"}),
     "standard, impossible drafts": (Soft(sure((2, BAD), (3, BAD), (6, BAD))), {"rejection_sample_method": "standard"}),
 }
@@ -89,7 +126,11 @@ def test_a_request_ends_at_the_models_broken_row_and_others_go_on(name: str) -> 
     more: dict[str, Any] = {}
     if stub is not None:
         more["plugins"] = {"stub": stub_plugin(stub)}
-        more["speculative_config"] = {"method": "stub", "num_speculative_tokens": 5, **config}
+        more["speculative_config"] = {
+            "method": "stub",
+            "num_speculative_tokens": 5 if stub.traits.shape == "chain" else 12,
+            **config,
+        }
     model = breaking()
     with LLM(hf_model=model, strict=True, **more) as llm:
         for kind, how in itertools.product(KINDS, PARAMS):

@@ -6,6 +6,7 @@ Which key is of which kind is in `specdec_core.config.key_table`; what a configu
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -101,4 +102,5 @@ Key = Common | NoEffect | Option | Refused | Old
 
 def is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
     """Say whether a value is one of the known ones; true and 1 are different values."""
-    return any(type(value) is type(each) and value == each for each in known)
+    plain = copy.deepcopy(value)  # what a configuration holds is read-only, and so of types of its own
+    return any(type(plain) is type(each) and plain == each for each in known)

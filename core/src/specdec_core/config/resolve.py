@@ -203,7 +203,7 @@ def _override(settling: Settling, plugin: LoadedPlugin, draft: DraftSource | Non
 def _options(settling: Settling, model: type[MethodOptions], owner: str) -> MethodOptions | None:
     """Validate the keys that the model reads; None, and problems noted, if they do not fit."""
     keys = keys_of(model)
-    given = {key: value for key, value in settling.config.other_keys.items() if key in keys}
+    given = {key: value for key, value in copy.deepcopy(settling.config.other_keys).items() if key in keys}
     common = {
         key: getattr(settling.config, key) for key in model.model_fields if key in type(settling.config).model_fields
     }

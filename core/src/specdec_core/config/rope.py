@@ -6,6 +6,7 @@ makes the rotation of text that of plain rotary embeddings: https://arxiv.org/ab
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -66,8 +67,11 @@ def model_rope_problem(config: Mapping[str, Any], *, built: bool = False) -> str
 
 
 def plain_rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a configuration whose rotary sections are those of text alone: mrope becomes default."""
-    plain = dict(config)
+    """Return a copy of a configuration whose rotary sections are those of text alone: mrope becomes default.
+
+    Nothing in it is shared with what was given, so that a library's configuration class may change it.
+    """
+    plain = copy.deepcopy(dict(config))
     for section in SECTIONS:
         rope = plain.get(section)
         if isinstance(rope, Mapping):

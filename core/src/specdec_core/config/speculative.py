@@ -5,6 +5,7 @@ As a user writes it, with vLLM's keys, and as `specdec_core.config.resolve` sett
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -137,7 +138,7 @@ class SpeculativeConfig(BaseModel):
     def as_json(self) -> dict[str, Any]:
         """Return what the user wrote, common keys first, as plain data."""
         common = self.model_dump(mode="json", exclude={OTHER}, exclude_defaults=True)
-        return {**common, **self.other_keys}
+        return {**common, **copy.deepcopy(self.other_keys)}
 
 
 COMMON_KEYS: Final = tuple(key for key in SpeculativeConfig.model_fields if key != OTHER)

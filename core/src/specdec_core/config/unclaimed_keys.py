@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterable
 from typing import Any, Final
@@ -34,7 +35,7 @@ def settle_other_keys(
     own = {key for model in models for key in keys_of(model)}
     host_keys: dict[str, Any] = {}
     foreign: dict[str, Any] = {}
-    for key, value in settling.config.other_keys.items():
+    for key, value in copy.deepcopy(settling.config.other_keys).items():
         if key in settling.host_keys and value is not None:
             host_keys[key] = value
             settling.decide(key, value, "given; the host acts on it")
