@@ -18,8 +18,8 @@ from torch import Tensor
 from specdec_core.errors import ConfigError
 from specdec_core.protocols import Proposer
 from specdec_nn.checkpoints import weights
+from specdec_nn.checkpoints.fp8 import dequantized
 from specdec_nn.drafters.hidden_state import FeatureDrafter
-from specdec_plugin_mtp.weights import dequantised
 
 DRAWN = {"temperature": 1.3, "draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}
 pytestmark = pytest.mark.filterwarnings("ignore:num_speculative_tokens 4 is above")
@@ -101,9 +101,9 @@ def test_an_fp8_weight_is_multiplied_by_the_scale_of_its_block() -> None:
             [9.0, 9.0, 9.0, 0.75, 0.75],
         ]
     )
-    assert torch.equal(dequantised("w", weight, scale, (2, 3)), wanted)
+    assert torch.equal(dequantized("w", weight, scale, (2, 3)), wanted)
     with pytest.raises(ConfigError, match=r"w \[5, 5\] has scales \[3, 2\], and blocks of 128 x 128 .* make \[1, 1\]"):
-        dequantised("w", weight, scale, (128, 128))
+        dequantized("w", weight, scale, (128, 128))
 
 
 def fp8(tensors: dict[str, Tensor], size: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

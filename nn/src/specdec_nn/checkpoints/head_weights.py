@@ -47,7 +47,7 @@ class HeadWeights:
         read = read_tensors(reader.source, files.__contains__)
         size = block_size(reader.config)
         self.stored: dict[str, Tensor] = {}
-        for name in wanted:
+        for name in sorted(wanted):
             tensor, scale = read[reader.files[name]], read.get(reader.scales.get(name, ""))
             if scale is not None:
                 tensor = dequantized(reader.files[name], tensor, scale, size)

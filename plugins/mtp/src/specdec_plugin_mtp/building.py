@@ -109,11 +109,18 @@ class Parts:
         quantization = self._reading.config.get("quantization_config") or {}
         prefixes = [*(f"{each}." for each in names), name(wiring.prefix)]
         apart = [table for table in (embedding, head) if table is not None]
-        tensors = weights.read_module(self._source, prefixes, apart, quantization)
+        read = weights.read_module(self._source, prefixes, apart, quantization)
         self._compare(embedding, head)
-        outer = self._outer(names, tensors)
-        block = self._block(i, tensors, name(wiring.prefix))
-        self.unused |= tensors.keys()
+        tensors, width = weights.ModuleTensors(self._source, read), self._target.info.hidden_size
+        shapes = [(width,), (width,), (width, 2 * width), (width,)]
+        taken = [tensors.take(f"{each}.weight", shape) for each, shape in zip(names, shapes, strict=False)]
+        with torch.device("meta"):  # without memory of its own
+            layer = wiring.block(self._library, self._config, i)
+        state = tensors.state(layer.state_dict(), name(wiring.prefix))
+        tensors.check()
+        outer = [tensor.to(self._device, self._dtype) for tensor in taken]
+        block = self._block(layer, state)
+        self.unused |= tensors.left.keys()
         return MtpModule(
             wiring,
             self._target,
@@ -124,23 +131,8 @@ class Parts:
             final_norm=RMSNorm(outer[3], self._eps) if wiring.final_norm else None,
         )
 
-    def _outer(self, names: list[str], tensors: dict[str, Tensor]) -> list[Tensor]:
-        """Take the weights around the block out of `tensors`."""
-        width = self._target.info.hidden_size
-        shapes = [(width,), (width,), (width, 2 * width), (width,)]
-        whole = [f"{name}.weight" for name in names]
-        weights.refuse_missing(self._source, [name for name in whole if name not in tensors])
-        for name, shape in zip(whole, shapes, strict=False):
-            if tensors[name].shape != shape:
-                message = f"{name} of {self._source.model!r} is {list(tensors[name].shape)}, expected {list(shape)}"
-                raise ConfigError(message)
-        return [tensors.pop(name).to(self._device, self._dtype) for name in whole]
-
-    def _block(self, i: int, tensors: dict[str, Tensor], prefix: str) -> FlatBlock:
-        """Make the layer without memory of its own, then give it the checkpoint's tensors."""
-        with torch.device("meta"):
-            layer = self._wiring.block(self._library, self._config, i)
-        state = weights.block_state(self._source, layer.state_dict(), tensors, prefix)
+    def _block(self, layer: nn.Module, state: dict[str, Tensor]) -> FlatBlock:
+        """Give a layer the checkpoint's tensors."""
         if self._wiring.turns == "halves":
             state = _by_neighbours(state, self._config)
         for name, tensor in state.items():

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource
+from specdec_nn.checkpoints.fp8 import PLAIN, block_size, dequantized
+from specdec_nn.checkpoints.reader import SCALE, Tensors, listed
 from specdec_nn.checkpoints.weights import read_tensors
 
-SCALE: Final = "_scale_inv"
-BLOCK: Final = (128, 128)
-PLAIN: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # Endings of tensors that other quantised formats have in place of, or beside, a weight.
 QUANTISED: Final = (
     *("qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_shape", "weight_scale", "weight_zero_point"),
@@ -56,67 +55,63 @@ def read_module(
     """
     left_out = tuple(f"{name}." for name in apart)
     read = read_tensors(source, lambda name: name.startswith(tuple(prefixes)) and not name.startswith(left_out))
-    size = quantization.get("weight_block_size") or BLOCK
+    size = block_size({"quantization_config": quantization})
     scales = [name for name in read if name.endswith(SCALE) and name.removesuffix(SCALE) in read]
     for name in scales:
         weight = name.removesuffix(SCALE)
-        read[weight] = dequantised(weight, read[weight], read.pop(name), (int(size[0]), int(size[1])))
+        read[weight] = dequantized(weight, read[weight], read.pop(name), size)
     strange = [n for n, t in read.items() if n.rpartition(".")[2] in QUANTISED or t.dtype not in PLAIN]
     if strange:
         message = (
-            f"MTP modules of {source.model!r} are quantised in a way that is not known here: {listed(strange)}; "
-            f"known are plain weights, and FP8 weights with a {SCALE.removeprefix('_')} for each block"
+            f"MTP modules of {source.model!r} are quantised in a way that is not known here: "
+            f"{listed(strange, LISTED)}; known are plain weights, and FP8 weights with a "
+            f"{SCALE.removeprefix('_')} for each block"
         )
         raise ConfigError(message)
     return read
 
 
-def dequantised(name: str, weight: Tensor, scale: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return the float32 weight [R, C] of an FP8 one: W[r, c] = w8[r, c] * s[r // size[0], c // size[1]].
+class ModuleTensors(Tensors):
+    """The tensors of one module, taken out one by one; whatever is wrong with them is raised together.
 
-    Raises ConfigError for a scale that is not [ceil(R / size[0]), ceil(C / size[1])].
+    left  tensors that nothing has taken so far, by their whole names
     """
-    blocks = [-(-length // block) for length, block in zip(weight.shape, size, strict=False)]
-    if weight.ndim != 2 or list(scale.shape) != blocks:
-        message = (
-            f"{name} {list(weight.shape)} has scales {list(scale.shape)}, and blocks of {size[0]} x {size[1]} "
-            f"(weight_block_size) make {blocks}"
-        )
-        raise ConfigError(message)
-    rows = scale.float().repeat_interleave(size[0], dim=0)[: weight.shape[0]]
-    return weight.float().mul_(rows.repeat_interleave(size[1], dim=1)[:, : weight.shape[1]])
 
+    def __init__(self, source: DraftSource, tensors: dict[str, Tensor]) -> None:
+        """Take the tensors by their whole names, which stay as they are."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        super().__init__(source.model, lambda: shapes, lambda names: ({name: name for name in names}, ()))
+        self.left, self._missing = tensors, list[str]()
 
-def block_state(
-    source: DraftSource, expected: Mapping[str, Tensor], tensors: dict[str, Tensor], prefix: str
-) -> dict[str, Tensor]:
-    """Return the state of a layer, taken out of `tensors`: names as in `expected`, which gives the shapes.
+    def take(self, name: str, shape: tuple[int, ...], parts: Sequence[str] = ()) -> Tensor:
+        """Return a tensor of that shape, put together of the tensors of each expert if `parts` names them.
 
-    A parameter that holds all experts is put together of the tensors of each. Raises ConfigError for tensors of
-    another shape, and one listing everything that is missing.
-    """
-    state: dict[str, Tensor] = {}
-    missing: list[str] = []
-    for name, like in expected.items():
-        parts = [name] if prefix + name in tensors else _of_experts(name, len(like) if like.ndim else 0)
-        lacking = [prefix + part for part in parts if prefix + part not in tensors]
-        if lacking:
-            missing += lacking
-            continue
-        made = _put_together(name, [tensors.pop(prefix + part) for part in parts], whole=parts == [name])
-        if made.shape != like.shape:
-            message = f"{prefix}{name} of {source.model!r} is {list(made.shape)}, expected {list(like.shape)}"
-            raise ConfigError(message)
-        state[name] = made
-    refuse_missing(source, missing)
-    return state
+        Where it is missing or has another shape, that is a problem, and what is returned must not be used.
+        """
+        lacking = self.missing(parts or [name])
+        self._missing += lacking
+        if not lacking:
+            made = _put_together(name, [self.left.pop(part) for part in parts]) if parts else self.left.pop(name)
+            if made.shape == shape:
+                return made
+            self.wrong(f"{name} is {list(made.shape)}, expected {list(shape)}")
+        return torch.empty(shape, device="meta")
 
+    def state(self, expected: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """Return the state of a layer: names as in `expected`, which gives the shapes; `prefix` is in front of them."""
+        state = {}
+        for name, like in expected.items():
+            whole = prefix + name
+            parts = () if whole in self else _of_experts(whole, len(like) if like.ndim else 0)
+            state[name] = self.take(whole, tuple(like.shape), parts)
+        return state
 
-def refuse_missing(source: DraftSource, missing: Sequence[str]) -> None:
-    """Raise ConfigError listing tensors that are not there, if any is not."""
-    if missing:
-        message = f"{source.model!r} lacks tensors of its MTP modules: {listed(missing)}; give a checkpoint with them"
-        raise ConfigError(message)
+    def check(self) -> None:
+        """Raise one ConfigError listing everything that is missing or of another shape."""
+        if self._missing:
+            message = f"it lacks tensors of its MTP modules: {listed(self._missing, LISTED)}"
+            self.wrong(message, "give a checkpoint with them")
+        self.raise_problems()
 
 
 def warn_of_unexpected(source: DraftSource, names: Iterable[str]) -> None:
@@ -126,30 +121,21 @@ def warn_of_unexpected(source: DraftSource, names: Iterable[str]) -> None:
         logger.warning(
             "tensors of the MTP modules of %r that nothing here has a use for are ignored: %s",
             source.model,
-            listed(unexpected),
+            listed(unexpected, LISTED),
         )
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names in a row, the last of very many as their number."""
-    more = len(names) - LISTED
-    shown = ", ".join(sorted(names)[:LISTED])
-    return shown if more <= 0 else f"{shown} and {more} more"
-
-
 def _of_experts(name: str, experts: int) -> list[str]:
-    """Return the names that a parameter of all experts has in files with one tensor an expert."""
+    """Return the names that a parameter of all experts has in files with one tensor an expert; [] of others."""
     base, _, last = name.rpartition(".")
     singles = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(last)
     if singles is None or not base.endswith("experts"):
-        return [name]
+        return []
     return [f"{base}.{expert}.{single}.weight" for expert in range(experts) for single in singles]
 
 
-def _put_together(name: str, parts: list[Tensor], *, whole: bool) -> Tensor:
+def _put_together(name: str, parts: list[Tensor]) -> Tensor:
     """Return the parameter of all experts, [experts, out, in]; gate above up."""
-    if whole:
-        return parts[0]
     if name.endswith("gate_up_proj"):
         parts = [torch.cat(pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
     return torch.stack(parts)
