@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from specdec_core.registry.catalog import Record
-    from specdec_core.sources import Problem
+    from specdec_core.registry.record import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is wrong: the key it is about, what was given, what was expected, what to do.
+
+    `drafter_only` says that it stands against the plugin's own drafter alone: a host that has the method by itself may
+    go on, with the rest of what the plugin says.
+    """
+
+    key: str
+    message: str
+    next_step: str = ""
+    drafter_only: bool = False
+
+    def __str__(self) -> str:
+        """Return one line for an error message."""
+        return f"{self.key}: {self.message}" + (f" ({self.next_step})" if self.next_step else "")
 
 
 class SpecdecError(Exception):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from specdec_core.config import checkpoint, gguf_file
 from specdec_core.config.read_only import read_only
 from specdec_core.errors import ConfigError, TargetError
+from specdec_core.errors import Problem as Problem
 
 if TYPE_CHECKING:
     import torch
@@ -56,24 +57,6 @@ class Default:
     key: str
     value: Any
     reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """One thing that is wrong: the key it is about, what was given, what was expected, what to do.
-
-    `drafter_only` says that it stands against the plugin's own drafter alone: a host that has the method by itself may
-    go on, with the rest of what the plugin says.
-    """
-
-    key: str
-    message: str
-    next_step: str = ""
-    drafter_only: bool = False
-
-    def __str__(self) -> str:
-        """Return one line for an error message."""
-        return f"{self.key}: {self.message}" + (f" ({self.next_step})" if self.next_step else "")
 
 
 @dataclass(frozen=True, kw_only=True)

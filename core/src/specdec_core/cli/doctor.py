@@ -150,7 +150,7 @@ def _stages(record: Record) -> Iterator[str]:
     found = import_object(record)
     yield IMPORTED
     if record.kind == "command":
-        from specdec_core.cli.main import load_command
+        from specdec_core.cli.commands import load_command
 
         yield "register"
         load_command(record)

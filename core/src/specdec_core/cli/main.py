@@ -12,12 +12,13 @@ import sys
 import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
+from specdec_core.cli.commands import load_command
 from specdec_core.cli.encoding import tolerant_output
 from specdec_core.cli.listing import list_plugins
 from specdec_core.cli.output import others_to_stderr
-from specdec_core.errors import ConfigError, RegisterStageError, SpecdecError, SpecdecWarning
+from specdec_core.errors import ConfigError, SpecdecError, SpecdecWarning
 from specdec_core.registry.catalog import Catalog, Record
 
 USAGE: Final = 2
@@ -56,20 +57,6 @@ def say(kind: str, message: str, stream: TextIO | None = None) -> None:
     if stream.isatty() and not os.environ.get("NO_COLOR"):
         line = f"\x1b[{COLOURS[kind]}m{line}\x1b[0m"
     print(line, file=stream)
-
-
-def load_command(record: Record) -> Any:
-    """Import the module of a subcommand: `HELP: str` and `command(args: list[str]) -> int`.
-
-    Raises the PluginError of the stage at which it fails.
-    """
-    from specdec_core.registry.importing import import_object
-
-    module = import_object(record)
-    if not callable(getattr(module, "command", None)) or not isinstance(getattr(module, "HELP", None), str):
-        problem = "a subcommand's module needs HELP, a text, and command(args: list[str]) -> int"
-        raise RegisterStageError(record, problem, "Tell the authors of the plugin.")
-    return module
 
 
 def _take_debug(arguments: list[str]) -> bool:

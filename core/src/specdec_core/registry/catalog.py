@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from os import PathLike
 from types import ModuleType
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 import specdec_core
 from specdec_core.errors import (
@@ -22,45 +22,14 @@ from specdec_core.errors import (
 )
 from specdec_core.registry.groups import API_MAJOR, Kind
 from specdec_core.registry.installed import Claim, normalize, read_claims
-
-Status = Literal["ok", "needs newer core", "core mismatch", "conflict", "invalid"]
+from specdec_core.registry.record import Record as Record
+from specdec_core.registry.record import Status as Status
 
 LOCAL_DISTRIBUTION: Final = "(local)"
 LOCAL_VERSION: Final = "-"
 LOCAL_KINDS: Final[tuple[Kind, ...]] = ("proposer", "verifier", "extension")
 
 _VALUE = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*)\s*(?::\s*(?P<attr>\w+(?:\.\w+)*))?\s*(?:\[.*\])?\s*\Z")
-
-
-@dataclass(frozen=True)
-class Record:
-    """One thing that a distribution offers.
-
-    kind          what it is: proposer, verifier, kernel, alias, extension or command
-    name          its name: what configurations say
-    value         where it is: `module:attribute`, or a path or an object's type for an unpackaged plugin
-    distribution  who offers it; "(local)" for an unpackaged plugin
-    version       the distribution's version; "-" for an unpackaged plugin
-    status        "ok", or why it cannot be used as it is: "needs newer core" (made for a later hook API), "core
-                  mismatch" (its requirement on specdec-core does not hold), "conflict" (another distribution claims
-                  the same name), "invalid" (its metadata cannot be used)
-    reason        a sentence about any status but "ok"
-    local         the module, object or path of an unpackaged plugin, None for an installed one
-    """
-
-    kind: Kind
-    name: str
-    value: str
-    distribution: str
-    version: str
-    status: Status = "ok"
-    reason: str = ""
-    local: Any = field(default=None, repr=False, compare=False)
-
-    def as_json(self) -> dict[str, str]:
-        """Return plain data: name, kind, distribution, version, status and value, and the reason if not ok."""
-        data = {key: getattr(self, key) for key in ("name", "kind", "distribution", "version", "status", "value")}
-        return {**data, "reason": self.reason} if self.status != "ok" else data
 
 
 def parse_value(value: str) -> tuple[str, str] | None:

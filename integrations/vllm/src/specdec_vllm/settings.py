@@ -12,7 +12,8 @@ from specdec_core.errors import ConfigError
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
-from specdec_vllm import __version__, hookspecs, verification
+from specdec_vllm import hookspecs, verification
+from specdec_vllm.version import __version__
 
 KEY: Final = "specdec"
 K: Final = "num_speculative_tokens"
