@@ -23,10 +23,11 @@ from specdec_core import hookspecs
 from specdec_core.cli import main as cli
 from specdec_core.config.key_docs import rewrite
 from specdec_core.config.speculative import COMMON_KEYS
+from specdec_core.host import asked
 from specdec_core.metrics import SpecMetrics
 from specdec_core.registry import groups
 from specdec_core.traits import MethodTraits
-from specdec_engine import LLM, SamplingParams, extra_args, vllm_docs
+from specdec_engine import LLM, SamplingParams, vllm_docs
 from specdec_engine.generate_arguments import REFUSED_FIELDS
 from specdec_engine.kept_engine import ENGINE_ARGS
 from specdec_plugin_eagle.options import EagleOptions
@@ -284,7 +285,7 @@ def test_every_sampling_parameter_is_described():
 
 def test_what_every_request_may_ask_of_speculation_is_described():
     rows = table(DOCS / "engine.md", "Speculation of one request")
-    assert [row[0] for row in rows] == [extra_args.OFF, extra_args.K]
+    assert [row[0] for row in rows] == [asked.OFF, asked.K]
 
 
 def test_every_argument_of_generate_that_is_refused_is_described_with_its_reason():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,10 +14,10 @@ from torch import nn
 
 from specdec_core.config.plain_values import plain
 from specdec_core.config.speculative import ResolvedConfig
-from specdec_core.draft import StepStats
 from specdec_core.errors import RequestError
 from specdec_core.host.budget import DraftBudget
 from specdec_core.host.containment import Containment
+from specdec_core.host.reports import Reports
 from specdec_core.host.runner import ProposerRunner
 from specdec_core.metrics import SpecMetrics
 from specdec_engine.chat import read_template
@@ -161,8 +160,9 @@ class LLM(VllmMethods):
                 Containment(resolved.method, strict=strict, logger=logger),
             )
         self._runner = runner
-        self._controller = session.controller
-        self._observed = resolved is not None and self._registry.observed("specdec_step_finished")
+        self._reports = None
+        if resolved is not None:
+            self._reports = Reports(self._registry, resolved, session.controller, self._metrics)
         self._scheduler = Scheduler(target, limits.max_num_seqs, self._preempted)
         self._stepper = Stepper(
             target,
@@ -172,7 +172,7 @@ class LLM(VllmMethods):
             LogprobReader(logprobs_mode, self.tokenizer),
             runner,
             session.verifier,
-            self._observe,
+            self._metrics.observe if self._reports is None else self._reports.step,
             0 if resolved is None else resolved.num_speculative_tokens,
             exact=resolved is None or not resolved.verifier_lossy,
         )
@@ -183,8 +183,8 @@ class LLM(VllmMethods):
             log=not disable_log_stats,
         )
         self._closed = False
-        if resolved is not None:
-            self._registry.broadcast("specdec_session_started", info=resolved.as_json())
+        if self._reports is not None:
+            self._reports.started()
 
     @property
     def resolved_config(self) -> ResolvedConfig | None:
@@ -308,8 +308,8 @@ class LLM(VllmMethods):
             self._stepper.end(request, "abort")
         if self._runner is not None:
             self._runner.close()
-        if self._resolved is not None:
-            self._registry.broadcast("specdec_session_finished", summary=self._metrics.as_json())
+        if self._reports is not None:
+            self._reports.finished()
         self._target.close()
         self._stats.measure()
 
@@ -366,13 +366,6 @@ class LLM(VllmMethods):
     def _preempted(self, request: Request) -> None:
         if self._runner is not None:
             self._runner.finish(request, "preempted")
-
-    def _observe(self, stats: StepStats) -> None:
-        self._metrics.observe(stats)
-        if self._controller is not None:
-            self._controller.observe(copy.deepcopy(stats))
-        if self._observed:
-            self._registry.broadcast("specdec_step_finished", step=stats)
 
 
 PARAMETERS = tuple(inspect.signature(LLM).parameters)

@@ -18,6 +18,7 @@ from specdec_core.config.detect import load_target_as
 from specdec_core.config.resolve import resolve, swap_target
 from specdec_core.config.speculative import ResolvedConfig, SpeculativeConfig
 from specdec_core.errors import ConfigError, TargetError
+from specdec_core.host.controlling import ContainedController
 from specdec_core.host.factory import make_controller, make_proposer, make_verifier
 from specdec_core.protocols import Controller, Proposer, Verifier
 from specdec_core.registry.catalog import Catalog
@@ -25,7 +26,7 @@ from specdec_core.registry.kernels import Kernels
 from specdec_core.registry.loader import Registry
 from specdec_core.registry.tried import warn_if_newer
 from specdec_core.sources import DraftSource, TargetInfo
-from specdec_engine.contained import ContainedController, ContainedVerifier
+from specdec_engine.contained import ContainedVerifier
 from specdec_engine.kv_plan import draft_bytes, plan, replan
 from specdec_engine.target import Target
 from specdec_nn.hf.families import check_config
@@ -207,7 +208,7 @@ def open_session(
             target.tap(hidden=resolved.traits.hidden, aux_layers=resolved.traits.aux_layers)
             verifier = ContainedVerifier(make_verifier(resolved, registry), resolved.verifier)
             made = make_controller(resolved, registry)
-            controller = made and ContainedController(made, resolved.controller or "", strict=strict)
+            controller = made and ContainedController(made, resolved.controller or "", strict=strict, logger=logger)
             proposer = make_proposer(resolved, target, registry)
             if resolved.draft is not None and limits.kv_cache_tokens is None:
                 target.set_budget(replan(target.kv_cache_tokens, bytes_per_token, target.device))

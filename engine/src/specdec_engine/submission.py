@@ -7,7 +7,8 @@ import logging
 from typing import Any
 
 from specdec_core.draft import IntArray
-from specdec_engine.extra_args import Speculation, speculation_of
+from specdec_core.host.asked import Speculation
+from specdec_engine.extra_args import speculation_of
 from specdec_engine.group import Group
 from specdec_engine.noise_keys import NoiseKeys
 from specdec_engine.pipeline import PipelineCompiler
