@@ -23,13 +23,13 @@ from specdec_core import hookspecs
 from specdec_core.cli import main as cli
 from specdec_core.config.key_docs import rewrite
 from specdec_core.config.speculative import COMMON_KEYS
+from specdec_core.host import asked
 from specdec_core.metrics import SpecMetrics
 from specdec_core.registry import groups
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.hf_generate.arguments import REFUSED_FIELDS
 from specdec_engine.hf_generate.kept_engine import ENGINE_ARGS
-from specdec_engine.requests import extra_args
 from specdec_engine.vllm_api import docs as vllm_docs
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_ngram.options import NgramOptions
@@ -334,7 +334,7 @@ def test_every_sampling_parameter_is_described():
 
 def test_what_every_request_may_ask_of_speculation_is_described():
     rows = table(DOCS / "engine.md", "Speculation of one request")
-    assert [row[0] for row in rows] == [extra_args.OFF, extra_args.K]
+    assert [row[0] for row in rows] == [asked.OFF, asked.K]
 
 
 def test_every_argument_of_generate_that_is_refused_is_described_with_its_reason():

@@ -16,7 +16,9 @@ from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError, TargetError
 from specdec_core.host.budget import DraftBudget
 from specdec_core.host.containment import Containment
+from specdec_core.host.controlling import ContainedController
 from specdec_core.host.factory import make_controller, make_proposer, make_verifier
+from specdec_core.host.reports import Reports
 from specdec_core.host.runner import ProposerRunner
 from specdec_core.metrics import SpecMetrics
 from specdec_core.protocols import Proposer
@@ -25,7 +27,7 @@ from specdec_core.registry.kernels import Kernels
 from specdec_core.registry.loader import Registry
 from specdec_core.registry.tried import warn_if_newer
 from specdec_core.sources import TargetInfo
-from specdec_engine.decoding.contained import ContainedController, ContainedVerifier
+from specdec_engine.decoding.contained import ContainedVerifier
 from specdec_engine.decoding.scheduler import Scheduler
 from specdec_engine.decoding.speculation import Speculation
 from specdec_engine.decoding.step import Stepper
@@ -33,7 +35,6 @@ from specdec_engine.decoding.target import Target
 from specdec_engine.engine import Engine
 from specdec_engine.loading import Found, Limits, Wanted, find_target, target_info
 from specdec_engine.memory.kv_plan import draft_bytes, plan, replan
-from specdec_engine.reporting.observer import StepObserver
 from specdec_engine.reporting.stats import EngineStats
 from specdec_engine.requests.request import Request
 from specdec_engine.requests.stopping import StopRules
@@ -98,18 +99,17 @@ def build_engine(options: EngineOptions) -> Engine:
         undo.callback(target.close)
         bytes_per_token = probe(target.flat)
         target.set_budget(_planned(options.limits, target, resolved, bytes_per_token, registry.kernels))
-        keys, speculation, observer = NoiseKeys.of(options.seed, None, None), None, None
+        keys, speculation, reports = NoiseKeys.of(options.seed, None, None), None, None
         if resolved is not None:
             target.tap(hidden=resolved.traits.hidden, aux_layers=resolved.traits.aux_layers)
-            observer = StepObserver(SpecMetrics(lossy=resolved.verifier_lossy), registry)
-            speculation, proposer = _speculation(options, resolved, target, registry, observer)
+            speculation, proposer, reports = _speculation(options, resolved, target, registry)
             undo.callback(speculation.runner.close)
             if resolved.drafts and options.limits.kv_cache_tokens is None:
                 target.set_budget(replan(target.kv_cache_tokens, bytes_per_token, target.device))
             keys = NoiseKeys.of(options.seed, resolved, proposer)
-        engine = _compose(options, target, registry, resolved, keys, speculation, observer)
-        if resolved is not None:
-            registry.broadcast("specdec_session_started", info=resolved.as_json())
+        engine = _compose(options, target, registry, resolved, keys, speculation, reports)
+        if reports is not None:
+            reports.started()
         undo.pop_all()
     return engine
 
@@ -127,13 +127,13 @@ def _checked(options: EngineOptions) -> tuple[str | torch.dtype, Registry]:
 
 
 def _speculation(
-    options: EngineOptions, resolved: ResolvedConfig, target: Target, registry: Registry, observer: StepObserver
-) -> tuple[Speculation, Proposer]:
-    """Return what drafts and verifies, and the bare proposer."""
+    options: EngineOptions, resolved: ResolvedConfig, target: Target, registry: Registry
+) -> tuple[Speculation, Proposer, Reports]:
+    """Return what drafts and verifies, the bare proposer, and who is told of it."""
     verifier = ContainedVerifier(make_verifier(resolved, registry), resolved.verifier)
     made = make_controller(resolved, registry)
-    controller = made and ContainedController(made, resolved.controller or "", strict=options.strict)
-    observer.controller = controller
+    controller = made and ContainedController(made, resolved.controller or "", strict=options.strict, logger=logger)
+    reports = Reports(registry, resolved, controller)
     proposer = make_proposer(resolved, target, registry, strict=options.strict)
     runner = ProposerRunner(
         proposer,
@@ -143,7 +143,7 @@ def _speculation(
         Containment(resolved.method, strict=options.strict, logger=logger),
     )
     exact = not resolved.verifier_lossy
-    return Speculation(runner, verifier, resolved.num_speculative_tokens, exact, observer), proposer
+    return Speculation(runner, verifier, resolved.num_speculative_tokens, exact, reports.step), proposer, reports
 
 
 def _compose(
@@ -153,7 +153,7 @@ def _compose(
     resolved: ResolvedConfig | None,
     keys: NoiseKeys,
     speculation: Speculation | None,
-    observer: StepObserver | None,
+    reports: Reports | None,
 ) -> Engine:
     """Return the engine made of its parts."""
 
@@ -166,7 +166,7 @@ def _compose(
     sampler = Sampler(kernels.get("race", target.device), kernels.get("truncate", target.device))
     scheduler = Scheduler(target, options.limits.max_num_seqs, preempted)
     logprobs = LogprobReader(options.logprobs_mode, target.tokenizer)
-    metrics = SpecMetrics() if observer is None else observer.metrics
+    metrics = SpecMetrics() if reports is None else reports.metrics
     stepper = Stepper(target, scheduler, sampler, rules, logprobs, speculation)
     engine = Engine(
         target=target,
@@ -179,7 +179,7 @@ def _compose(
         submission=Submission(target, registry, resolved, sampler, rules, keys),
         stepper=stepper,
         metrics=metrics,
-        observer=observer,
+        reports=reports,
     )
     lossy = resolved.verifier if resolved is not None and resolved.verifier_lossy else None
     engine.stats = EngineStats(metrics, engine.measure, lossy_verifier=lossy, log=options.log_stats)

@@ -10,6 +10,7 @@ import numpy as np
 
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import RequestError
+from specdec_core.host.reports import Reports
 from specdec_core.host.runner import ProposerRunner
 from specdec_core.metrics import SpecMetrics
 from specdec_core.registry.loader import Registry
@@ -19,7 +20,6 @@ from specdec_engine.decoding.step import Stepper
 from specdec_engine.decoding.target import Target
 from specdec_engine.decoding.threads import torchs_threads
 from specdec_engine.outputs import RequestOutput
-from specdec_engine.reporting.observer import StepObserver
 from specdec_engine.reporting.stats import EngineState, EngineStats
 from specdec_engine.requests.group import Group
 from specdec_engine.requests.request import Request
@@ -35,7 +35,7 @@ from specdec_engine.sampling_params import SamplingParams
 class Engine:
     """The parts of one engine. Calls may come from several threads; each holds the target's lock while it works.
 
-    resolved  the speculative configuration, None without speculation; then `observer` is None as well
+    resolved  the speculative configuration, None without speculation; then `reports` is None as well
     metrics   speculation counters since the engine was made
     """
 
@@ -49,7 +49,7 @@ class Engine:
     submission: Submission
     stepper: Stepper
     metrics: SpecMetrics
-    observer: StepObserver | None
+    reports: Reports | None
     stats: EngineStats = field(init=False)
     closed: bool = False
 
@@ -133,8 +133,8 @@ class Engine:
                 self.stepper.end(request, "abort")
             if self.runner is not None:
                 self.runner.close()
-            if self.resolved is not None:
-                self.registry.broadcast("specdec_session_finished", summary=self.metrics.as_json())
+            if self.reports is not None:
+                self.reports.finished()
             self.target.close()
             self.stats.measure()
 

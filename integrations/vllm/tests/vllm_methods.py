@@ -33,7 +33,9 @@ def register(folder):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-tests\nVersion: 1.0\n")
     points = "".join(f"{name} = {__name__}:plugin\n" for name in METHODS)
-    (info / "entry_points.txt").write_text(f"[specdec.proposers.v1]\n{points}")
+    (info / "entry_points.txt").write_text(
+        f"[specdec.proposers.v1]\n{points}[specdec.extensions.v1]\nwatching = {__name__}:watching\n"
+    )
     return folder
 
 
@@ -127,4 +129,41 @@ class Wrong(Stub):
         return Draft.of(rows)
 
 
+class Watching:
+    """An extension that is both: a controller that allows prompts of two ids one draft, and an observer."""
+
+    def __init__(self):
+        self.clear()
+
+    def clear(self, fails=False):
+        self.fails = fails
+        self.steps, self.observed, self.started, self.finished, self.slow = [], [], [], [], set()
+
+    @hookimpl
+    def specdec_make_controller(self):
+        return self
+
+    def limit(self, requests, k):
+        if self.fails:
+            raise RuntimeError("no wish")
+        self.slow |= {request.id for request in requests if request.prompt_len == 2}
+        return [min(most, 1) if request.id in self.slow else most for request, most in zip(requests, k, strict=True)]
+
+    def observe(self, stats):
+        self.observed.append(stats)
+
+    @hookimpl
+    def specdec_session_started(self, info):
+        self.started.append(info)
+
+    @hookimpl
+    def specdec_step_finished(self, step):
+        self.steps.append(step)
+
+    @hookimpl
+    def specdec_session_finished(self, summary):
+        self.finished.append(summary)
+
+
 plugin = Plugin()
+watching = Watching()

@@ -1,27 +1,36 @@
-"""A host in small: leads a proposer through the lives of scripted requests, by views alone, with no model run.
+"""A host without a target: leads a proposer through the lives of scripted requests, by the host half of the core.
 
 Each request's text, hidden states, draft limits and accepted counts depend on its script and its own step number only,
 so that a proposer whose rows are independent drafts the same for a request alone and in company. Batch rows are
 shuffled at every step, requests join and leave, prompts come in chunks, rows may get gaps and steps without
-speculation.
+speculation. When the proposer is called, and with what, is `specdec_core.host.runner.ProposerRunner`'s to decide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.draft import BatchView, Draft, FinishReason, Rows
-from specdec_core.noise import Noise, request_key
+from specdec_core.config.speculative import SpeculativeConfig
+from specdec_core.draft import BatchView, Draft, FinishReason, RequestView, StepStats
+from specdec_core.host.budget import DraftBudget
+from specdec_core.host.containment import Containment
+from specdec_core.host.requests import Slot
+from specdec_core.host.runner import ProposerRunner
+from specdec_core.noise import request_key
 from specdec_core.protocols import Proposer
 from specdec_core.sources import TargetHandle
 from specdec_core.traits import MethodTraits
 from specdec_testing.checking import draft_problems, host_rows
 from specdec_testing.fakes import FakeRequest
+
+METHOD: Final = "the method under test"
+CROWD: Final = 1_000_000  # a batch size at which the driver's configuration switches speculation off
 
 
 @dataclass(frozen=True)
@@ -59,23 +68,89 @@ class Script:
     noise_seed: int | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Life:
-    """One request while it runs: its script, its view, how far the pretended target and the deliveries have come."""
+    """One request while it runs: its script, its view, how far the pretended target and the deliveries have come.
+
+    It is the `HostRequest` of this host.
+    """
 
     script: Script
-    view: FakeRequest
+    fake: FakeRequest
     hidden: Tensor
     aux: Tensor
     rng: np.random.Generator
+    arrival: int
     run_len: int = 0
     step: int = 0
-    first_row: int = 0
-    delivered: int = 0
-    started: bool = False
-    retired: bool = False
+    committed: int = 0
     last: list[int] = field(default_factory=list)
     drafts: list[list[int]] = field(default_factory=list)
+    max_draft: int | None = None
+
+    @property
+    def id(self) -> str:
+        return self.script.name
+
+    @property
+    def view(self) -> RequestView:
+        return self.fake.view
+
+    @property
+    def seq_index(self) -> int:
+        return self.script.seq_index
+
+    @property
+    def tokens(self) -> Any:
+        return self.fake.tokens
+
+    @property
+    def key(self) -> int:
+        seed = self.script.seed if self.script.noise_seed is None else self.script.noise_seed
+        return request_key(seed, 0, 0)
+
+    def __len__(self) -> int:
+        return len(self.fake.tokens)
+
+    @property
+    def newest_known(self) -> bool:
+        return self.run_len == len(self) - 1 >= self.fake.prompt_len
+
+
+@dataclass(frozen=True)
+class _Configured:
+    """What a draft budget reads of a configuration (`specdec_core.host.budget.Limits`)."""
+
+    traits: MethodTraits
+    num_speculative_tokens: int
+    max_model_len: int
+    method: str = METHOD
+    config: SpeculativeConfig = SpeculativeConfig(disable_by_batch_size=CROWD - 1)
+
+
+class _Scripted:
+    """The controller of this host: what the scripts allow."""
+
+    def __init__(self, lives: dict[str, _Life]) -> None:
+        self._lives: Final = lives
+
+    def limit(self, requests: Sequence[RequestView], k: Sequence[int]) -> Sequence[int]:
+        lives = [self._lives[request.id] for request in requests]
+        return [min(most, _nth(life.script.limits, life.step)) for life, most in zip(lives, k, strict=True)]
+
+    def observe(self, stats: StepStats) -> None:
+        """There are no figures here."""
+
+
+class _Watched:
+    """The proposer as the runner sees it: shows batches and drafts to the driver, which keeps back what is invalid."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver: Final = driver
+        self.start, self.finish, self.close = driver.proposer.start, driver.proposer.finish, driver.proposer.close
+
+    def propose(self, batch: BatchView) -> Draft:
+        return self._driver.asked(batch)
 
 
 class Driver:
@@ -84,7 +159,7 @@ class Driver:
     def __init__(
         self, proposer: Proposer, traits: MethodTraits, target: TargetHandle, *, shuffle_seed: int = 0
     ) -> None:
-        """Keep the proposer and what it may know of the target."""
+        """Take the proposer, and of the target what it may know."""
         self.proposer = proposer
         self.traits = traits
         self.target = target
@@ -93,9 +168,12 @@ class Driver:
         self.look: Callable[[BatchView], None] | None = None
         self.see: Callable[[BatchView, Draft], None] | None = None
         self._shuffle = np.random.default_rng(shuffle_seed)
+        self._lives: dict[str, _Life] = {}
+        self._arrivals = 0
 
     def run(self, scripts: Sequence[Script]) -> dict[str, list[list[int]]]:
         """Live all scripts in one batch; return each request's drafts, one list a call in which it took part."""
+        runner = self._runner(max(max(script.limits) for script in scripts))
         waiting, living = list(scripts), list[_Life]()
         drafts: dict[str, list[list[int]]] = {}
         for now in range(10_000):
@@ -104,93 +182,15 @@ class Driver:
             if not living and not waiting:
                 return drafts
             for life in living:
-                self._advance(life)
-                drafts[life.script.name] = life.drafts
-            living = [life for life in living if not self._ended(life)]
-            self._propose([life for life in living if self._takes_part(life)])
+                self._advance(life, runner)
+                drafts[life.id] = life.drafts
+            living = [life for life in living if not self._ended(life, runner)]
+            self._step(living, runner)
         message = "scripts did not come to an end in 10000 steps"
         raise RuntimeError(message)
 
-    def _begin(self, script: Script) -> _Life:
-        """Make the view and the states of a request."""
-        rng = np.random.default_rng([script.seed, len(script.prompt)])
-        generator = torch.Generator().manual_seed(script.seed)
-        size = (self.target.info.max_model_len, 1 + len(self.traits.aux_layers), self.target.info.hidden_size)
-        states = torch.randn(size, generator=generator).to(self.target.device, self.target.dtype)
-        view = FakeRequest(
-            script.name, script.prompt, seq_index=script.seq_index, temperature=script.temperature, seed=script.seed
-        )
-        return _Life(script, view, states[:, 0], states[:, 1:], rng, delivered=0, first_row=script.skip)
-
-    def _advance(self, life: _Life) -> None:
-        """Run a prompt chunk, or verify the last drafts: accept some and emit one id more."""
-        if not life.started and not life.retired:
-            self.proposer.start(life.view.view)
-            life.started = True
-        known = len(life.view.tokens)
-        if life.run_len < known - (known > life.view.prompt_len):
-            end = known if known == life.view.prompt_len else known - 1
-            life.run_len = min(life.run_len + life.script.chunk, end)
-            if life.run_len == life.view.prompt_len == known:
-                life.view.extend([self._next_id(life)])
-            return
-        accepted = min(_nth(life.script.accept, life.step), len(life.last))
-        life.view.extend(life.last[:accepted])
-        life.view.extend([self._next_id(life)])
-        life.run_len = len(life.view.tokens) - 1
-        life.step += 1
-
-    def _next_id(self, life: _Life) -> int:
-        """Return the next id of the text: half the time one that is in it already, so that lookups find something."""
-        tokens = life.view.tokens
-        if life.rng.random() < 0.5:
-            return int(tokens[int(life.rng.integers(len(tokens)))])
-        return int(life.rng.integers(3, self.target.info.vocab_size))
-
-    def _ended(self, life: _Life) -> bool:
-        """Finish a request whose script is over; preempt it where the script says so."""
-        script = life.script
-        room = self.target.info.max_model_len - len(life.view.tokens)
-        if life.step >= script.steps or room < 2:
-            if life.started:
-                self.proposer.finish(life.view.view, script.reason)
-            return True
-        if script.preempt is not None and life.step == script.preempt and life.run_len == len(life.view.tokens) - 1:
-            if life.started:
-                self.proposer.finish(life.view.view, "preempted")
-            life.started, life.run_len, life.first_row, life.delivered, life.last = False, 0, script.skip, 0, []
-            life.script = Script(**{**script.__dict__, "preempt": None})
-            self._advance(life)
-        return False
-
-    def _takes_part(self, life: _Life) -> bool:
-        """Say whether a request is in this call; while speculation is off it is not, as its traits describe."""
-        off = life.step in life.script.off and self._newest_known(life)
-        if off:
-            life.last = []
-            if self.traits.when_off == "gap":
-                life.first_row = life.run_len
-            if self.traits.when_off == "retire" and life.started:
-                life.retired, life.started = True, False
-                self.proposer.finish(life.view.view, "aborted")
-        return not off and not life.retired
-
-    def _newest_known(self, life: _Life) -> bool:
-        return life.run_len == len(life.view.tokens) - 1 >= life.view.prompt_len
-
-    def _propose(self, lives: list[_Life]) -> None:
-        """Make one call for the requests that take part, in shuffled order."""
-        if not lives:
-            return
-        lives = [lives[i] for i in self._shuffle.permutation(len(lives))]
-        batch = BatchView(
-            requests=[life.view.view for life in lives],
-            run_len=np.asarray([life.run_len for life in lives], np.int32),
-            newest_known=np.asarray([self._newest_known(life) for life in lives], np.bool_),
-            max_draft=np.asarray([self._limit(life) for life in lives], np.int32),
-            noise=_noise(lives),
-            rows=self._rows(lives),
-        )
+    def asked(self, batch: BatchView) -> Draft:
+        """Ask the proposer, note what is out of contract, and return the drafts; none if something is."""
         if self.look is not None:
             self.look(batch)
         draft: Draft = self.proposer.propose(batch)
@@ -198,64 +198,97 @@ class Driver:
             self.see(batch, draft)
         found = draft_problems(draft, batch, self.traits, self.target.info.vocab_size)
         self.problems += found
-        rows = [[] for _ in lives] if found else host_rows(draft)
-        chains = self.traits.shape == "chain"
-        for life, row in zip(lives, rows, strict=True):
-            life.last = row if chains else []
-            life.drafts.append(row)
+        rows = [[] for _ in batch.requests] if found else host_rows(draft)
+        for request, row in zip(batch.requests, rows, strict=True):
+            self._lives[request.id].drafts.append(row)
             self.longest = max(self.longest, len(row))
+        return Draft.empty(len(batch)) if found else draft
 
-    def _limit(self, life: _Life) -> int:
-        """Return the most drafts a request may get now, with the limits that a host applies."""
-        if not self._newest_known(life):
-            return 0
-        known = len(life.view.tokens)
-        limits = [_nth(life.script.limits, life.step), self.target.info.max_model_len - known - 1]
-        if self.traits.max_tokens is not None:
-            limits.append(self.traits.max_tokens)
-        if self.traits.max_position is not None:
-            limits.append(self.traits.max_position - known)
-        return max(0, min(limits))
+    def _runner(self, k: int) -> ProposerRunner:
+        info = self.target.info
+        budget = DraftBudget(_Configured(self.traits, max(1, k), info.max_model_len), _Scripted(self._lives))
+        containment = Containment(METHOD, strict=True)
+        return ProposerRunner(_Watched(self), self.traits, budget, info.vocab_size, containment)
 
-    def _rows(self, lives: list[_Life]) -> Rows | None:
-        """Return the rows that the traits ask for, and note them as delivered."""
-        if self.traits.rows == "none":
-            return None
-        index, positions, gaps = [], [], []
-        hidden, aux = [], []
-        for i, life in enumerate(lives):
-            first = max(life.first_row, life.run_len - 1 if self.traits.rows == "last" else 0)
-            own = list(range(first, life.run_len))
-            gaps.append(self.traits.rows == "all" and bool(own) and own[0] > life.delivered)
-            if own:
-                life.first_row = life.delivered = life.run_len
-            index += [i] * len(own)
-            positions += own
-            hidden.append(life.hidden[own])
-            aux.append(life.aux[own])
-        tokens = [int(lives[i].view.tokens[p + 1]) for i, p in zip(index, positions, strict=True)]
-        return Rows(
-            request=np.asarray(index, np.int32),
-            positions=np.asarray(positions, np.int32),
-            tokens=np.asarray(tokens, np.int32),
-            hidden=torch.cat(hidden) if self.traits.hidden else None,
-            aux=torch.cat(aux) if self.traits.aux_layers else None,
-            gap=np.asarray(gaps, np.bool_),
+    def _begin(self, script: Script) -> _Life:
+        """Make the view and the states of a request."""
+        rng = np.random.default_rng([script.seed, len(script.prompt)])
+        generator = torch.Generator().manual_seed(script.seed)
+        size = (self.target.info.max_model_len, 1 + len(self.traits.aux_layers), self.target.info.hidden_size)
+        states = torch.randn(size, generator=generator).to(self.target.device, self.target.dtype)
+        fake = FakeRequest(
+            script.name, script.prompt, seq_index=script.seq_index, temperature=script.temperature, seed=script.seed
         )
+        self._arrivals += 1
+        life = _Life(script, fake, states[:, 0], states[:, 1:], rng, self._arrivals, committed=script.skip)
+        self._lives[script.name] = life
+        return life
+
+    def _advance(self, life: _Life, runner: ProposerRunner) -> None:
+        """Run a prompt chunk, or verify the last drafts: accept some and emit one id more."""
+        known = len(life)
+        if life.run_len < known - (known > life.fake.prompt_len):
+            end = known if known == life.fake.prompt_len else known - 1
+            life.run_len = min(life.run_len + life.script.chunk, end)
+            if life.run_len == life.fake.prompt_len == known:
+                life.fake.extend([self._next_id(life)])
+        else:
+            accepted = min(_nth(life.script.accept, life.step), len(life.last))
+            life.fake.extend(life.last[:accepted])
+            life.fake.extend([self._next_id(life)])
+            life.run_len = len(life) - 1
+            life.step += 1
+        self._commit(life, runner)
+
+    def _commit(self, life: _Life, runner: ProposerRunner) -> None:
+        """Give the runner the rows that the pretended target has run."""
+        rows = slice(life.committed, life.run_len)
+        if rows.start < rows.stop:
+            hidden = life.hidden[rows] if self.traits.hidden else None
+            aux = life.aux[rows] if self.traits.aux_layers else None
+            runner.commit(life, rows.start, rows.stop - rows.start, hidden, aux)
+            life.committed = life.run_len
+
+    def _next_id(self, life: _Life) -> int:
+        """Return the next id of the text: half the time one that is in it already, so that lookups find something."""
+        if life.rng.random() < 0.5:
+            return int(life.tokens[int(life.rng.integers(len(life)))])
+        return int(life.rng.integers(3, self.target.info.vocab_size))
+
+    def _ended(self, life: _Life, runner: ProposerRunner) -> bool:
+        """Finish a request whose script is over; preempt it where the script says so."""
+        script = life.script
+        if life.step >= script.steps or self.target.info.max_model_len - len(life) < 2:
+            runner.finish(life, script.reason)
+            del self._lives[life.id]
+            return True
+        if script.preempt is not None and life.step == script.preempt and life.run_len == len(life) - 1:
+            runner.finish(life, "preempted")
+            life.run_len, life.committed, life.last = 0, script.skip, []
+            life.script = replace(script, preempt=None)
+            self._advance(life, runner)
+        return False
+
+    def _step(self, lives: list[_Life], runner: ProposerRunner) -> None:
+        """Ask for drafts of all requests, in shuffled order; those that are off in this step are in a call of their own.
+
+        That call has the batch size at which speculation is off, which for a host is so for all requests at once.
+        """
+        if not lives:
+            return
+        lives = [lives[i] for i in self._shuffle.permutation(len(lives))]
+        off = [life for life in lives if life.newest_known and life.step in life.script.off]
+        on = [life for life in lives if life not in off]
+        for batch, size in ((off, CROWD), (on, len(on))):
+            slots = [Slot(life, life.run_len, life.newest_known, self._room(life)) for life in batch]
+            draft = runner.propose(slots, size)
+            rows = host_rows(draft) if self.traits.shape == "chain" else [[] for _ in batch]
+            for life, row in zip(batch, rows, strict=True):
+                life.last = row
+
+    def _room(self, life: _Life) -> int:
+        return self.target.info.max_model_len - len(life) - 1
 
 
 def _nth(values: Sequence[int], i: int) -> int:
     return values[i % len(values)]
-
-
-def _noise_seed(script: Script) -> int:
-    return script.seed if script.noise_seed is None else script.noise_seed
-
-
-def _noise(lives: list[_Life]) -> Noise:
-    """Return the noise of the token after each request's newest one."""
-    return Noise(
-        keys=np.asarray([request_key(_noise_seed(life.script), 0, 0) for life in lives], np.uint64),
-        positions=np.asarray([len(life.view.tokens) for life in lives], np.int32),
-        seq_index=np.asarray([life.view.seq_index for life in lives], np.int32),
-    )

@@ -4,18 +4,45 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.host.requests import HostRequest, Slot
 from specdec_core.protocols import Controller
+
+if TYPE_CHECKING:
+    from specdec_core.config.speculative import SpeculativeConfig
+    from specdec_core.traits import MethodTraits
+
+
+class Limits(Protocol):
+    """What a budget reads of a resolved configuration (`specdec_core.config.speculative.ResolvedConfig`)."""
+
+    @property
+    def method(self) -> str:
+        """Name of the method, for messages."""
+
+    @property
+    def config(self) -> SpeculativeConfig:
+        """The common keys: the schedule by batch size and the tokens of a step."""
+
+    @property
+    def traits(self) -> MethodTraits:
+        """What the method says of itself."""
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """The most drafts of a request."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Drafts stand below this position."""
 
 
 class DraftBudget:
     """Limits by request: k, batch size, traits, context, the text's end, the request's own, controller, step tokens."""
 
     def __init__(
-        self, resolved: ResolvedConfig, controller: Controller | None = None, logger: logging.Logger | None = None
+        self, resolved: Limits, controller: Controller | None = None, logger: logging.Logger | None = None
     ) -> None:
         """Take what does not change during a session."""
         config, traits = resolved.config, resolved.traits

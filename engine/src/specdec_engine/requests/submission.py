@@ -9,9 +9,10 @@ from typing import Any
 
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.draft import IntArray
+from specdec_core.host.asked import Speculation
 from specdec_core.registry.loader import Registry
 from specdec_engine.decoding.target import Target
-from specdec_engine.requests.extra_args import Speculation, speculation_of
+from specdec_engine.requests.extra_args import speculation_of
 from specdec_engine.requests.group import Group
 from specdec_engine.requests.request import Request
 from specdec_engine.requests.stopping import StopRules

@@ -24,6 +24,9 @@ SHARED: Final = (
 OURS: Final = {
     "disable_by_batch_size": "vLLM has no such key any more",
     "kernels": "vLLM has kernels of its own",
+    "max_step_tokens": "vLLM has no such key",
+    "controller": "methods of vLLM ask no controller",
+    "observers": "methods of vLLM tell nobody but its metrics",
 }
 
 

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import json
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from specdec_core.config.speculative import request_options
 from specdec_core.draft import Draft, IntArray
 from specdec_core.errors import ConfigError
+from specdec_core.host import asked
 from specdec_core.host.budget import DraftBudget
 from specdec_core.host.containment import Containment
-from specdec_core.host.factory import make_proposer
+from specdec_core.host.controlling import ContainedController
+from specdec_core.host.factory import make_controller, make_proposer
+from specdec_core.host.reports import Reports
+from specdec_core.host.requests import Slot
 from specdec_core.host.runner import ProposerRunner
 from specdec_core.protocols import Proposer as MethodProposer
+from specdec_vllm.bridge import call
+from specdec_vllm.figures import Figures, Scheduled
 from specdec_vllm.log import FAILURES, logger
-from specdec_vllm.settings import KEY, K, Settled, needs_states, settle, target_info, wanted
+from specdec_vllm.settings import Settled, needs_states, settle, target_info, wanted
 from specdec_vllm.target import TokenTarget
 from specdec_vllm.views import ByContent, ByName, Names, Requests, SeenRequest, sampled_rows
-
-OFF: Final = "off"
 
 
 class Proposer:
     """Drafts for vLLM. What it raises while it is built stops the engine's start; later it raises nothing.
 
     Without our plugin vLLM tells no names of requests, see `ByContent`. With it, `bind` is called, and then requests
-    have names, sampling parameters, and `extra_args["specdec"]`.
+    have names, sampling parameters, and `extra_args["specdec"]`, and it is known which drafts vLLM verified.
     """
 
     limits_itself: Final = True  # it drafts nothing beyond the longest context, so vLLM need not stop asking before it
@@ -43,6 +46,8 @@ class Proposer:
         self.containment: Final = Containment(resolved.method, off_after=FAILURES, logger=logger)
         self._requests: Requests = ByContent(vllm_config.scheduler_config.max_num_seqs)
         self._drafting: ProposerRunner | None = None
+        self._figures: Figures | None = None  # gathered only for a controller or an observer
+        self._scheduled: Scheduled | None = None
 
     def load_model(self, *_args: Any, **_kwargs: Any) -> None:
         """Build the method's proposer; vLLM calls this when the target is there. Raises MakeStageError."""
@@ -54,18 +59,29 @@ class Proposer:
 
     def _run(self, made: MethodProposer, max_rows: int | None = None) -> None:
         """Draft with a method's proposer from here on; `max_rows` is what its own cache holds."""
-        resolved = self._settled.resolved
-        budget = DraftBudget(resolved, logger=logger)
+        resolved, registry = self._settled.resolved, self._settled.registry
+        controller = make_controller(resolved, registry)
+        if controller is not None:
+            controller = ContainedController(controller, resolved.controller or "", logger=logger)
+        reports = Reports(registry, resolved, controller, silent=not tells(self._vllm_config.parallel_config))
+        if reports.wanted:
+            self._figures = Figures(reports)
+        budget = DraftBudget(resolved, controller, logger)
         runner = ProposerRunner(
             made, resolved.traits, budget, self._target.vocab_size, self.containment, max_rows=max_rows
         )
         self._drafting = runner
-        weakref.finalize(self, _close, runner)  # also when the process ends
+        weakref.finalize(self, _close, runner, reports)  # also when the process ends
+        reports.started()
         logger.info("drafting with %s (%s %s)", resolved.method, resolved.record.distribution, resolved.record.version)
 
     def bind(self, runner: Any) -> None:
         """Take names from vLLM's model runner from now on."""
         self.use_names(lambda: names_of(runner.input_batch, runner.requests))
+
+    def show_scheduled(self, scheduled: Scheduled) -> None:
+        """Take in what vLLM ran in the step that it asks about next."""
+        self._scheduled = scheduled
 
     def use_names(self, names: Callable[[], Names]) -> None:
         """Take names from here on."""
@@ -103,12 +119,41 @@ class Proposer:
         assert self._drafting is not None
         rows = sampled_rows(sampled, lengths, table)
         requests, done = self._requests.update(rows)
-        for request in done:
-            self._drafting.finish(request, "done")
+        self._end(self._drafting, done)
+        self._count(requests, [row.new for row in rows])
         slots = [request.slot(len(request) - 1, True, self._target.max_model_len) for request in requests]
-        draft = self._drafting.propose(slots, batch_size=len(drafts))
-        for row, ids in zip(rows, chains_of(draft), strict=True):
+        for row, ids in zip(rows, self._ask(self._drafting, slots, len(drafts))[1], strict=True):
             drafts[row.place] = ids
+
+    def _end(self, runner: ProposerRunner, done: Sequence[SeenRequest]) -> None:
+        for request in done:
+            runner.finish(request, "done")
+            if self._figures is not None:
+                self._figures.forget(request.id)
+
+    def _count(self, requests: Sequence[SeenRequest], new: Sequence[int]) -> None:
+        """Tell the controller and observers, if there are any, what the step did that has just been run."""
+        scheduled, self._scheduled = self._scheduled, None
+        if self._figures is not None and scheduled is not None:
+            names = [request.id for request in requests]
+            self._figures.verified(names, new, scheduled, self.containment.step)
+
+    def _ask(
+        self, runner: ProposerRunner, slots: Sequence[Slot], batch_size: int | None = None
+    ) -> tuple[Draft, list[list[int]]]:
+        """Return the drafts of a step, and the ids of each row, and note them for the figures of the next step."""
+        began = time.perf_counter()
+        draft = runner.propose(slots, batch_size)
+        rows = chains_of(draft)
+        if self._figures is not None:
+            asked_for = [runner.asked(slot.request) for slot in slots]
+            counts = {
+                slot.request.id: (len(row), was_asked)
+                for slot, row, was_asked in zip(slots, rows, asked_for, strict=True)
+                if slot.newest_known
+            }
+            self._figures.proposed(counts, time.perf_counter() - began)
+        return draft, rows
 
     def _let_go(self) -> None:
         """Release what the switched-off method holds for requests."""
@@ -125,32 +170,21 @@ class Proposer:
                 f'"{settled.resolved.method}", "specdec": {{...}}}} as --speculative-config'
             )
             raise ConfigError(message)
+        check_shown(settled)
         return settled
 
     def _welcome(self, request: SeenRequest) -> None:
-        """Read what a new request asks of speculation; what cannot be honoured is said, and that request goes without.
+        """Read what a new request asks of speculation; what cannot be honoured is logged, and it goes without drafts.
 
         It may be JSON, since `vllm_xargs` of the OpenAI server holds no mappings.
         """
-        raw = (getattr(request.sampling_params, "extra_args", None) or {}).get(KEY)
+        raw = (getattr(request.sampling_params, "extra_args", None) or {}).get(asked.KEY)
         try:
-            request.max_draft, options = _own_limit(json.loads(raw) if isinstance(raw, str) else raw)
-            request.extra = request_options(self._settled.resolved, self._settled.registry, options)
+            own = asked.read(raw, self._settled.resolved, self._settled.registry)
+            request.max_draft, request.extra = own.max_draft, own.options
         except Exception as error:
             request.max_draft = 0
             logger.warning("request %s is decoded without drafts: %s", request.id, error)
-
-
-def _own_limit(raw: Any) -> tuple[int | None, Any]:
-    """Split what a request gives into its own limit of drafts and the options of the method."""
-    if not isinstance(raw, Mapping):
-        return None, raw
-    rest = {key: value for key, value in raw.items() if key not in (OFF, K)}
-    off, k = raw.get(OFF, False), raw.get(K)
-    if not isinstance(off, bool) or (k is not None and (type(k) is not int or k < 1)):
-        message = f'extra_args["{KEY}"]: {OFF}={off!r} must be true or false, {K}={k!r} a whole number of at least 1'
-        raise ConfigError(message)
-    return (0 if off else k), rest or None
 
 
 def names_of(input_batch: Any, states: Mapping[str, Any]) -> Names:
@@ -164,5 +198,23 @@ def chains_of(draft: Draft) -> list[list[int]]:
     return [row.tolist() for row in np.split(draft.tokens, ends[:-1])] if len(ends) else []
 
 
-def _close(runner: ProposerRunner) -> None:
+def check_shown(settled: Settled) -> None:
+    """Raise ConfigError for a controller or observers where vLLM does not show what it verified."""
+    resolved = settled.resolved
+    wanted = [key for key in ("controller", "observers") if getattr(resolved.config, key)]
+    if wanted and not call.is_installed():
+        message = (
+            f"{' and '.join(wanted)} cannot be honoured here: without specdec's plugin vLLM tells a custom_class "
+            "neither names of requests nor what it verified; leave SPECDEC_VLLM unset and use vLLM 0.32"
+        )
+        raise ConfigError(message)
+
+
+def tells(parallel_config: Any) -> bool:
+    """Say whether this process tells observers: of those that hold one target together, the first."""
+    return int(parallel_config.rank) % int(parallel_config.tensor_parallel_size) == 0
+
+
+def _close(runner: ProposerRunner, reports: Reports) -> None:
     runner.close()
+    reports.finished()

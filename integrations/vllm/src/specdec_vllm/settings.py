@@ -22,12 +22,6 @@ DRAFTER_KV_TOKENS: Final = "drafter_kv_tokens"
 ROUTES: Final = ("auto", "native", "bridge")
 HOST_KEYS: Final = (ROUTE, DRAFTER_KV_TOKENS)
 EXAMPLE: Final = '{"specdec": {"method": "..."}}'
-# Common keys that ask for something this host has no place for.
-REFUSED: Final = {
-    "controller": "controllers are not asked in vLLM",
-    "observers": "observers are not called in vLLM; its own metrics count drafts",
-    "max_step_tokens": "the tokens of a step are vLLM's to limit (max_num_batched_tokens)",
-}
 
 
 @dataclass(frozen=True)
@@ -84,12 +78,13 @@ def with_k(config: Mapping[str, Any], k: int | None) -> dict[str, Any]:
 
 def settle(config: Mapping[str, Any], target: TargetInfo) -> Settled:
     """Resolve a configuration for a target; raises ConfigError listing what is wrong, or a plugin's PluginError."""
-    refused = [f"{key}: {why}" for key, why in REFUSED.items() if config.get(key)]
     rule = config.get("rejection_sample_method")
     if rule not in (None, verification.RULE, verification.NAME):
-        refused.append(f"rejection_sample_method: vLLM verifies by itself, by the rule {verification.RULE!r}")
-    if refused:
-        raise ConfigError(f"speculative_config cannot be used in vLLM: {'; '.join(refused)}; leave it out")
+        message = (
+            f"rejection_sample_method is {rule!r}, and vLLM verifies by itself, by the rule {verification.RULE!r}: "
+            "leave it out"
+        )
+        raise ConfigError(message)
     catalog = Catalog.discover()
     registry = Registry(Catalog([*catalog.records, verification.record(__version__)]), hookspecs=(hookspecs,))
     mine = {**config, "rejection_sample_method": verification.NAME}

@@ -101,9 +101,9 @@ class CombineProposer:
         limits = batch.max_draft.tolist()
         for one, request, key in zip(followed, batch.requests, batch.noise.keys.tolist(), strict=True):
             self._learn(one, request.tokens)
-            for index, (part, own) in enumerate(zip(self._parts, one.parts, strict=True)):
+            for index, (part, of_part) in enumerate(zip(self._parts, one.parts, strict=True)):
                 # Parts that draw on their own draw apart from each other.
-                own.key = key if part.traits.shares_noise else (key + index * ODD) % 2**64
+                of_part.key = key if part.traits.shares_noise else (key + index * ODD) % 2**64
         if batch.rows is not None:
             self._commit(batch.rows, followed)
         rows = self._rows(batch, followed, limits)

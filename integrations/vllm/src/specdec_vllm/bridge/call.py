@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from specdec_vllm import patching
 from specdec_vllm.bridge.rows import Step
+from specdec_vllm.figures import Scheduled
 
 MODULE: Final = "vllm.v1.worker.gpu_model_runner"
 PROPOSE: Final = "GPUModelRunner.propose_draft_token_ids"
@@ -25,7 +26,12 @@ USED: Final = {
     "GPUModelRunner._get_eagle3_aux_layers_from_config": ("self",),
     "GPUModelRunner._get_spec_decode_draft_probs": ("self", "spec_decode_metadata"),
 }
-SCHEDULED: Final = ("num_scheduled_tokens", "scheduled_spec_decode_tokens", "preempted_req_ids")
+SCHEDULED: Final = (
+    "num_scheduled_tokens",
+    "total_num_scheduled_tokens",
+    "scheduled_spec_decode_tokens",
+    "preempted_req_ids",
+)
 
 
 def install() -> str:
@@ -61,6 +67,8 @@ def _with_states(original: Any) -> Any:
         **kwargs: Any,
     ) -> Any:
         drafter: Any = getattr(self, "drafter", None)
+        if hasattr(drafter, "show_scheduled"):
+            drafter.show_scheduled(Scheduled.of(scheduler_output))
         if not hasattr(drafter, "propose_step"):
             states = (hidden_states, sample_hidden_states, aux_hidden_states)
             return original(self, scheduler_output, sampled_token_ids, sampling_metadata, *states, *args, **kwargs)

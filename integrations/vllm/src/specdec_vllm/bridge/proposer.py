@@ -20,7 +20,7 @@ from specdec_vllm.bridge.refusals import problems_of
 from specdec_vllm.bridge.rows import Step, commit, spans
 from specdec_vllm.bridge.target import BoundedTarget, ModelTarget
 from specdec_vllm.log import logger
-from specdec_vllm.proposer import Proposer, chains_of
+from specdec_vllm.proposer import Proposer
 from specdec_vllm.settings import DRAFTER_KV_TOKENS, Settled, settle, wanted
 from specdec_vllm.views import Row, SeenRequest
 
@@ -107,14 +107,16 @@ class StateProposer(Proposer):
         kept = spans(step)
         rows = [Row(i, step.table[i, : int(step.lengths[i])], len(new)) for i, new in enumerate(step.sampled)]
         requests, done = self._requests.update(rows)
-        for request in done:
-            runner.finish(request, "done")
+        self._end(runner, done)
+        self._count(requests, [len(new) for new in step.sampled])
         if runner.wants_rows:
             commit(step, traits, requests, kept, runner.commit)
         places = zip(requests, kept, strict=True)
-        draft = runner.propose([r.slot(span.end, span.sampled, self._target.max_model_len) for r, span in places])
+        draft, rows_of_ids = self._ask(
+            runner, [r.slot(span.end, span.sampled, self._target.max_model_len) for r, span in places]
+        )
         self._warn_if_full()
-        return Drafts(chains_of(draft), probabilities(draft, [r.id for r in requests], self._target.vocab_size))
+        return Drafts(rows_of_ids, probabilities(draft, [r.id for r in requests], self._target.vocab_size))
 
     def _warn_if_full(self) -> None:
         if self._drafting is not None and self._drafting.full_at is not None and not self._said_full:
