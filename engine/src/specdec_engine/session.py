@@ -28,6 +28,7 @@ from specdec_core.sources import DraftSource, TargetInfo
 from specdec_engine.contained import ContainedController, ContainedVerifier
 from specdec_engine.kv_plan import draft_bytes, plan, replan
 from specdec_engine.target import Target
+from specdec_nn.fused.trial import fuse
 from specdec_nn.hf.families import check_config
 from specdec_nn.hf.loading import ModelSource, is_known_type, load_config, load_model, resolve_dtype
 from specdec_nn.hf.model import FlatModel
@@ -168,6 +169,7 @@ def open_session(
     revision: str | None,
     tokenizer: Wanted,
     trust_remote_code: bool = False,
+    fused: bool = True,
 ) -> Session:
     """Build everything; on any error nothing is left behind."""
     warn_if_newer("torch", "transformers")
@@ -176,6 +178,9 @@ def open_session(
         raise ConfigError(message)
     if trust_remote_code not in (True, False):
         message = f"trust_remote_code={trust_remote_code!r}: expected True or False"
+        raise TargetError(message)
+    if fused not in (True, False):
+        message = f"fused={fused!r}: expected True or False"
         raise TargetError(message)
     dtype = resolve_dtype(dtype)
     registry = Registry(Catalog.discover().with_local(plugins), strict=strict)
@@ -201,6 +206,8 @@ def open_session(
         target = _target(hf_model, info, limits, registry.kernels, loaded_tokenizer)
         undo.callback(target.close)
         bytes_per_token = probe(target.flat)
+        if fused:
+            fuse(target.flat)
         target.set_budget(_planned(limits, target, resolved, bytes_per_token, registry.kernels))
         proposer = verifier = controller = None
         if resolved is not None:

@@ -77,9 +77,7 @@ def _widened(kind: int, x: int, count: int, inputs: int, wide: int) -> int:
 
 
 @njit(nogil=True, error_model="numpy")
-def _tile(
-    kind: int, wide: int, inputs: int, weight: int, bias: int, out: int, rows: int, outputs: int, t: int
-) -> None:
+def _tile(kind: int, wide: int, inputs: int, weight: int, bias: int, out: int, rows: int, outputs: int, t: int) -> None:
     """Write tile t of the outputs of a linear layer for all rows."""
     for r in range(0, rows, BLOCK):
         count = min(BLOCK, rows - r)

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specdec_nn.fused.elementwise import GELU_TANH, ONE_PLUS, PLAIN, SILU
+from specdec_nn.fused.unfit import Unfit
 from specdec_nn.hf.binding import packed_linear
 from specdec_nn.hf.model import FlatModel
 from specdec_nn.ops.linear.numba import Tiles, pack
@@ -26,10 +27,6 @@ MLP: Final = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 TWO_NORMS: Final = {"input_layernorm", "post_attention_layernorm"}
 FOUR_NORMS: Final = TWO_NORMS | {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
 DECODER: Final = {"embed_tokens", "layers", "norm", "rotary_emb"}
-
-
-class Unfit(Exception):  # noqa: N818 # no error: the model runs through its modules
-    """Why the fused pass does not know a model; the text goes into the log."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,9 +67,9 @@ class Stack:
     """A decoder: blocks of equal shapes between an embedding and a last norm.
 
     style, activation   constants of `elementwise`
-    watched             (modules of a parent, name, module): every part, as it was found
     """
 
+    decoder: nn.Module
     embedding: nn.Module
     factor: float
     rotary: nn.Module
@@ -85,7 +82,6 @@ class Stack:
     kv_heads: int
     dims: int
     dtype: torch.dtype
-    watched: list[tuple[dict[str, Any], str, nn.Module]]
 
 
 def recognise(flat: FlatModel) -> Stack:
@@ -113,7 +109,7 @@ def recognise(flat: FlatModel) -> Stack:
         _expect(attention, f"{where}, self_attn", ATTENTION | head_norms)
         mlp: Any = layer.mlp
         _expect(mlp, f"{where}, mlp", MLP)
-        places = {"IN_NORM": layer.input_layernorm}
+        places: dict[str, Any] = {"IN_NORM": layer.input_layernorm}
         if four:
             places |= {
                 "ATTENTION_NORM": layer.post_attention_layernorm,
@@ -134,7 +130,7 @@ def recognise(flat: FlatModel) -> Stack:
         activations.add(_activation(mlp.act_fn, where))
         dims = int(attention.head_dim)
         q, k, v = (products[place][0].out_features for place in "QKV")
-        if q % dims or k % dims or k != v or "Q_NORM" in norms and norms["Q_NORM"].weight.numel() != dims:
+        if q % dims or k % dims or k != v or ("Q_NORM" in norms and norms["Q_NORM"].weight.numel() != dims):
             raise Unfit(f"{where} has heads of several widths, or norms over all heads")
         shapes.add((q // dims, k // dims, dims))
         blocks.append(
@@ -157,6 +153,7 @@ def recognise(flat: FlatModel) -> Stack:
         raise Unfit("its layers are not all of one kind")
     heads, kv_heads, dims = shapes.pop()
     return Stack(
+        decoder=decoder,
         embedding=decoder.embed_tokens,  # type: ignore[arg-type]
         factor=float(getattr(decoder, "embedding_multiplier", 1.0)),
         rotary=decoder.rotary_emb,  # type: ignore[arg-type]
@@ -169,12 +166,6 @@ def recognise(flat: FlatModel) -> Stack:
         kv_heads=kv_heads,
         dims=dims,
         dtype=flat.dtype,
-        watched=[
-            (parent._modules, name, child)
-            for parent in decoder.modules()
-            for name, child in parent._modules.items()
-            if child is not None
-        ],
     )
 
 
@@ -200,7 +191,7 @@ def _product(module: nn.Module, where: str) -> tuple[PackedLinear, Tiles]:
     return packed, tiles
 
 
-def _norm(module: nn.Module, where: str) -> tuple[Norm, int]:
+def _norm(module: Any, where: str) -> tuple[Norm, int]:
     """Return a norm and its style: that of two formulas which gives what the module gives."""
     weight: Any = getattr(module, "weight", None)
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.fused import kernel
-from specdec_nn.fused.recognise import Stack, Unfit
-from specdec_nn.fused.tables import F, L, P, S
+from specdec_nn.fused.recognise import Stack
+from specdec_nn.fused.tables import F, L, S
+from specdec_nn.fused.unfit import Unfit
+from specdec_nn.fused.watch import Watch
 from specdec_nn.ops.attention import simd as attention_simd
 from specdec_nn.ops.attention.plan import UNBOUNDED, Plan, plan
 from specdec_nn.ops.attention.reference import AttentionStep
@@ -45,6 +47,7 @@ class FusedStack:
         """Lay the tables out, and have the pass compiled; raises Unfit where it cannot run here."""
         self.stack = stack
         self._barrier = barrier()
+        self._watch = Watch(stack.decoder)
         self._kind = {getattr(torch, name): i for i, name in enumerate(attention_simd.KINDS)}[stack.dtype]
         self._size = stack.dtype.itemsize
         self._windows = list(dict.fromkeys(UNBOUNDED if b.window is None else b.window for b in stack.blocks))
@@ -76,8 +79,11 @@ class FusedStack:
         return layers, floats
 
     def serves(self, rows: int, step: AttentionStep) -> bool:
-        """Return whether a call of so many rows runs here: those whose rows are exact, but for mutual attention."""
-        return step.seg_mutual is None and rows <= self.most_rows
+        """Return whether a call of so many rows runs here: those whose rows are exact, but for mutual attention.
+
+        A model whose modules were exchanged or got hooks since is left to its modules, with one line in the log.
+        """
+        return step.seg_mutual is None and rows <= self.most_rows and self._watch.untouched()
 
     @property
     def most_rows(self) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from specdec_nn.cache.draft_cache import DraftCache
-from specdec_nn.fused.recognise import Unfit, recognise
-from specdec_nn.fused.stack import FusedStack
+from specdec_nn.fused.unfit import Unfit
 from specdec_nn.hf.families import text_config
 from specdec_nn.hf.model import FlatModel
 from specdec_nn.hf.probe import TOLERANCE
+
+if TYPE_CHECKING:
+    from specdec_nn.fused.stack import FusedStack
 
 # Rows of the two requests that run together, as a chunk of a prompt or one after the other.
 STEPS: tuple[tuple[tuple[int, bool], tuple[int, bool]], ...] = (((5, True), (7, True)), ((4, False), (3, False)))
@@ -22,12 +24,30 @@ logger = logging.getLogger("specdec_nn.fused")
 
 
 def fuse(flat: FlatModel) -> str | None:
-    """Give a model that has passed `specdec_nn.hf.probe.probe` a fused pass; return why it has none, if so."""
+    """Give a model that has passed `specdec_nn.hf.probe.probe` a fused pass, where it can have one.
+
+    Returns why it has none, which is logged once a load; None if it has one.
+    """
+    reason = _try(flat)
+    if reason is not None:
+        logger.info("%s runs through its modules: %s", type(flat.model).__name__, reason)
+    return reason
+
+
+def _try(flat: FlatModel) -> str | None:
+    if flat.device.type != "cpu":
+        return f"the fused pass is for CPUs, and this is {flat.device}"
+    other = [op for op, backend in flat.backends.items() if backend != "numba"]
+    if other:
+        return f"the kernels of {' and '.join(other)} are not those of numba"
+    from specdec_nn.fused.recognise import recognise
+    from specdec_nn.fused.stack import FusedStack
+
     try:
         fused = FusedStack(recognise(flat))
         _compare(flat, fused)
-    except Unfit as reason:
-        return str(reason)
+    except Unfit as unfit:
+        return str(unfit)
     flat.fused = fused
     return None
 

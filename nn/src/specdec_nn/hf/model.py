@@ -49,6 +49,7 @@ class FlatModel:
         self.model = model.eval()
         self.num_layers = num_layers
         self.vocab_size = vocab_size
+        self.backends = {op: kernels.backend(op, self.device) for op in ("linear", "attention")}
         linear = kernels.get("linear", self.device) if self.device.type == "cpu" else None
         self.binding = Binding(model, kernels.get("attention", self.device), linear)
         self._compact: Callable[..., None] = kernels.get("compact", self.device)
@@ -145,13 +146,12 @@ class FlatModel:
 
         The number of layers stands for what comes out of the last one. Raises TargetError for a number outside.
         """
-        self._taps, self.tapped = tuple(layers), {}
-        self._tapped_modules = self.decoder_layers() if layers else []
+        modules = self.decoder_layers() if layers else []
         for k in layers:
-            if not 0 <= k <= len(self._tapped_modules):
-                name = type(self.model).__name__
-                message = f"aux layer {k} is outside 0..{len(self._tapped_modules)}, the layers of {name}"
+            if not 0 <= k <= len(modules):
+                message = f"aux layer {k} is outside 0..{len(modules)}, the layers of {type(self.model).__name__}"
                 raise TargetError(message)
+        self._taps, self._tapped_modules, self.tapped = tuple(layers), modules, {}
 
     @contextmanager
     def _hooked(self) -> Iterator[None]:
