@@ -18,13 +18,15 @@ from numba import config, get_thread_id, prange
 from torch import Tensor
 
 from specdec_nn.ops.attention import simd as ops
-from specdec_nn.ops.attention import tiles as tiles
+from specdec_nn.ops.attention import tiles
+from specdec_nn.ops.attention.call import CALL_FORMAT, ITEM, MERGE, Task, call_at, item_at, merge_at
 from specdec_nn.ops.attention.plan import CHUNK, UNBOUNDED, Plan, plan
 from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
-from specdec_nn.ops.attention.tiles import BLOCK, KEYS, SCORES, Pages
+from specdec_nn.ops.attention.tiles import BLOCK, KEYS, SCORES
 from specdec_nn.ops.cpu import simd
 from specdec_nn.ops.cpu import softmax as softmax_simd
 from specdec_nn.ops.cpu.jit import njit
+from specdec_nn.ops.cpu.records import address_of, integers
 from specdec_nn.turns import one_at_a_time
 
 SMALL: Final = 1024  # (row, key) pairs of all heads below which waking the other cores costs more than it saves
@@ -33,157 +35,147 @@ _KINDS: Final = {getattr(torch, name): index for index, name in enumerate(ops.KI
 _LOG2E: Final = softmax_simd.LOG2E
 _THREADS: Final = int(config.NUMBA_NUM_THREADS)  # an argument of the kernel: cached code must not depend on it
 
-Place = tuple[int, int, int]  # address, bytes from row to row, bytes from head to head
+_ITEM_BYTES: Final = ITEM.itemsize
+_MERGE_BYTES: Final = MERGE.itemsize
+_ALIGN: Final = 64  # vectors that straddle two cache lines cost double
 
 
 @njit(nogil=True, error_model="numpy")
-def _write(slots: Any, page_size: int, source: Place, pages: Pages, heads: int, count: int) -> None:
-    """Copy `count` bytes a row and head into the rows' slots; slot -1 writes nothing."""
-    for row in range(len(slots)):
-        if slots[row] >= 0:
-            page = slots[row] // page_size
-            place = pages[0] + page * pages[1] + (slots[row] - page * page_size) * pages[3]
-            for h in range(heads):
-                ops.copy_bytes(source[0] + row * source[1] + h * source[2], place + h * pages[2], count)
+def write_row(call: Any, row: int) -> None:
+    """Copy a row's keys and values into its slot; slot -1 writes nothing."""
+    slot = integers(call.slots, call.rows)[row]
+    if slot < 0:
+        return
+    page, offset = slot // call.page_size, slot % call.page_size
+    k, v = call.k + row * call.k_row, call.v + row * call.v_row
+    k_place = call.k_pages + page * call.k_page + offset * call.k_key
+    v_place = call.v_pages + page * call.v_page + offset * call.v_key
+    for h in range(call.kv_heads):
+        ops.copy_bytes(k + h * call.k_head, k_place + h * call.k_page_head, call.dims * call.size)
+        ops.copy_bytes(v + h * call.v_head, v_place + h * call.v_page_head, call.width * call.size)
 
 
 @njit(nogil=True, error_model="numpy")
-def _task(
-    kind: int, size: int, item: Any, table: Any, page_size: int, head: int, q: Place, k_pages: Pages, v_pages: Pages,
-    out: int, heads: int, group: int, dims: int, width: int, columns: int, window: int, scale: float, softcap: float,
-    sinks: int, positions: Any, ends: Any, paths: Any, scratch: int, partials: int, tree_tiles: int,
-) -> None:  # fmt: skip
-    """Run some rows of a segment, and the heads of one kv head, over some chunks.
+def scratch_bytes(call: Any) -> int:
+    """Return how much scratch memory one task needs; a multiple of 64."""
+    dims, columns, record = call.dims, call.columns, call.record // 4
+    floats = 2 * KEYS + KEYS * (dims + columns) + SCORES + call.longest * call.group * (dims + 2 * record)
+    floats += call.tree_tiles * KEYS * (columns + call.longest * call.group)
+    return (floats * 4 + _ALIGN - 1) // _ALIGN * _ALIGN
 
-    All chunks of the rows (item[9] < 0): write the output. Else, a single chunk: leave the records in `partials`.
-    """
-    start, rows, low, high, past, tree, whole = item[1], item[2], item[3], item[4], item[5], item[6], item[9] < 0
-    count, record = rows * group, (columns + softmax_simd.RECORD) * 4
-    positions, ends = positions[start : start + rows], ends[start : start + rows]
-    pointers = np.empty(KEYS, np.int64)
-    keys = scratch
-    values = keys + KEYS * dims * 4
-    scores = values + KEYS * columns * 4
+
+@njit(nogil=True, error_model="numpy")
+def _task(call: Any, item: Any, head: int, scratch: int, partials: int) -> Task:
+    """Lay a task out in scratch memory, see `scratch_bytes`, and load its queries."""
+    count = item.rows * call.group
+    keys = scratch + KEYS * 8
+    values = keys + KEYS * call.dims * 4
+    scores = values + KEYS * call.columns * 4
     running = scores + SCORES * 4
-    states = running + count * record if whole else partials + (item[9] * heads + head * count) * record
-    tree_values = running + 2 * count * record
-    tree_scores = tree_values + tree_tiles * KEYS * columns * 4
-    queries = tree_scores + tree_tiles * count * KEYS * 4
-    ops.clear(scratch, scores - scratch)  # columns past the width and lanes past the keys are multiplied, if by nothing
+    tree_values = running + 2 * count * call.record
+    tree_scores = tree_values + call.tree_tiles * KEYS * call.columns * 4
+    queries = tree_scores + call.tree_tiles * count * KEYS * 4
+    states = running + count * call.record
+    if item.partial >= 0:
+        states = partials + (item.partial * call.heads + head * count) * call.record
+    page_table = call.page_table + item.segment * call.table_width * 8
+    positions, ends = call.positions + item.start * 8, call.ends + item.start * 8
+    # Columns past the width and lanes past the keys are multiplied, if by nothing.
+    ops.clear(keys, scores - keys)
     for n in range(count):
-        source = q[0] + (start + n // group) * q[1] + (head * group + n % group) * q[2]
-        ops.widen(kind, source, queries + n * dims * 4, dims, np.float32(scale))
-        softmax_simd.begin(running + n * record, columns)
-    shared = tree // KEYS if tree >= 0 else CHUNK * item[8]  # tiles before this one are the same for all rows
-    if shared * KEYS < CHUNK * item[8]:
+        row, own = item.start + n // call.group, head * call.group + n % call.group
+        source = call.q + row * call.q_row + own * call.q_head
+        ops.widen(call.kind, source, queries + n * call.dims * 4, call.dims, call.scale)
+        softmax_simd.begin(running + n * call.record, call.columns)
+    return Task(head, item.start, item.rows, item.low, item.past, item.tree, page_table, positions, ends, scratch,
+                queries, keys, values, scores, running, states, tree_values, tree_scores)  # fmt: skip
+
+
+@njit(nogil=True, error_model="numpy")
+def run_task(call: Any, number: int, scratch: int, partials: int) -> None:
+    """Run task `number` of item_count * kv_heads: some rows, and the heads of one kv head, over some chunks.
+
+    All chunks of the rows (item.partial < 0): write the output. Else, a single chunk: leave the records in `partials`.
+    """
+    item = item_at(call.items + number // call.kv_heads * _ITEM_BYTES)
+    task = _task(call, item, number % call.kv_heads, scratch, partials)
+    count, tree, whole = item.rows * call.group, item.tree, item.partial < 0
+    shared = tree // KEYS if tree >= 0 else CHUNK * item.end_chunk  # tiles before it are the same for all rows
+    if shared * KEYS < CHUNK * item.end_chunk:
         # With a window, keys before the first that is seen may be somebody else's by now.
-        first = max(shared * KEYS, min(low - window + 1, tree))
-        tiles.score_tree(kind, size, table, page_size, first, past, tree, rows, group, head, k_pages, v_pages, dims,
-                         width, columns, pointers, queries, keys, tree_values, tree_scores)  # fmt: skip
-        ops.fill(scores + tiles.ONES * 4, BLOCK, np.float32(1.0))
-    for chunk in range(item[7], item[8]):
+        tiles.score_tree(call, task, max(shared * KEYS, min(item.low - call.window + 1, tree)))
+        ops.fill(task.scores + tiles.ONES * 4, BLOCK, np.float32(1.0))
+    for chunk in range(item.first_chunk, item.end_chunk):
         for n in range(count):
-            softmax_simd.begin(states + n * record, columns)
-        begin = max(chunk * CHUNK, low - window + 1)
-        end = min((chunk + 1) * CHUNK, high + 1)
+            softmax_simd.begin(task.states + n * call.record, call.columns)
+        begin = max(chunk * CHUNK, item.low - call.window + 1)
+        end = min((chunk + 1) * CHUNK, item.high + 1)
         for tile in range(begin // KEYS, (end + KEYS - 1) // KEYS):
             origin = tile * KEYS
             if tile < shared:
-                tiles.load(kind, size, table, page_size, max(origin, begin), min(origin + KEYS, end), head, k_pages,
-                           v_pages, dims, width, columns, pointers, keys, values)  # fmt: skip
-                tiles.take(origin, positions, ends, window, group, dims, columns, softcap, queries, keys, values,
-                           scores, states)  # fmt: skip
+                tiles.load(call, task, max(origin, begin), min(origin + KEYS, end), task.values)
+                tiles.take(call, task, origin)
             else:
-                tiles.take_branches(origin, positions, start, paths, tree, window, group, columns, softcap,
-                                    tree_values, tree_scores, scores, states)  # fmt: skip
+                tiles.take_branches(call, task, origin)
         if whole:
             for n in range(count):
-                softmax_simd.join(running + n * record, states + n * record, columns)
+                softmax_simd.join(task.running + n * call.record, task.states + n * call.record, call.columns)
     if whole:
         for n in range(count):
-            h = head * group + n % group
-            softmax_simd.finish(running + n * record, columns, sinks + h * 4 if sinks != 0 else 0)
-            ops.narrow(kind, running + n * record, out + ((start + n // group) * heads + h) * width * size, width)
+            _finish(call, task.running + n * call.record, item.start + n // call.group,
+                    task.head * call.group + n % call.group)  # fmt: skip
 
 
 @njit(nogil=True, error_model="numpy")
-def _merge(
-    kind: int,
-    size: int,
-    row: Any,
-    heads: int,
-    group: int,
-    width: int,
-    columns: int,
-    out: int,
-    sinks: int,
-    partials: int,
-) -> None:
-    """Join the chunks of one row in order and write it."""
-    flat, r, rows, base, chunks = row[0], row[1], row[2], row[3], row[4]
-    record = (columns + softmax_simd.RECORD) * 4
-    for h in range(heads):
-        state = partials + (base * heads + (h // group * rows + r) * group + h % group) * record
-        for c in range(1, chunks):
-            softmax_simd.join(state, state + c * rows * heads * record, columns)
-        softmax_simd.finish(state, columns, sinks + h * 4 if sinks != 0 else 0)
-        ops.narrow(kind, state, out + (flat * heads + h) * width * size, width)
+def _finish(call: Any, record: int, row: int, head: int) -> None:
+    """Write the result of a row and head from its record."""
+    softmax_simd.finish(record, call.columns, call.sinks + head * 4 if call.sinks != 0 else 0)
+    ops.narrow(call.kind, record, call.out + (row * call.heads + head) * call.width * call.size, call.width)
+
+
+@njit(nogil=True, error_model="numpy")
+def run_merge(call: Any, number: int, partials: int) -> None:
+    """Join the chunks of a row in order, and write it; `number` counts the rows that are cut into chunks."""
+    merge = merge_at(call.merges + number * _MERGE_BYTES)
+    for head in range(call.heads):
+        place = (head // call.group * merge.rows + merge.place) * call.group + head % call.group
+        state = partials + (merge.partial * call.heads + place) * call.record
+        for chunk in range(1, merge.chunks):
+            softmax_simd.join(state, state + chunk * merge.rows * call.heads * call.record, call.columns)
+        _finish(call, state, merge.row, head)
+
+
+@njit(nogil=True, error_model="numpy")
+def _run_task_at(address: int, number: int, scratch: int, partials: int) -> None:
+    run_task(call_at(address), number, scratch, partials)
 
 
 @one_at_a_time
 @njit(parallel=True, nogil=True)
-def _forward(
-    kind: int, size: int,
-    q: int, q_row: int, q_head: int, k: int, k_row: int, k_head: int, v: int, v_row: int, v_head: int,
-    k_pages: int, k_page: int, k_page_head: int, k_key: int, v_pages: int, v_page: int, v_page_head: int, v_key: int,
-    out: int, heads: int, kv_heads: int, dims: int, width: int, page_size: int, window: int, partials: int,
-    longest: int, tree_tiles: int, work: int, threads: int, scale: float, softcap: float,
-    sinks: int, slots: Any, page_table: Any, paths: Any, items: Any, merges: Any, blank: Any,
-) -> None:  # fmt: skip
-    queries, keys, values = (
-        (q, q_row, q_head),
-        (k_pages, k_page, k_page_head, k_key),
-        (v_pages, v_page, v_page_head, v_key),
-    )
-    _write(slots, page_size, (k, k_row, k_head), keys, kv_heads, dims * size)
-    _write(slots, page_size, (v, v_row, v_head), values, kv_heads, width * size)
+def _forward(address: int, threads: int) -> None:
+    """Run a call whose record is at an address."""
+    call = call_at(address)
+    for row in range(call.rows):
+        write_row(call, row)
+    blank = integers(call.blank, call.blank_count)
     for n in range(len(blank)):
-        ops.clear(out + blank[n] * heads * width * size, heads * width * size)
-    group, columns = heads // kv_heads, (width + 15) // 16 * 16
-    record = columns + softmax_simd.RECORD
-    records = np.empty(partials * heads * record + 16, np.float32)
-    shared = (records.ctypes.data + 63) // 64 * 64
-    room = KEYS * (dims + columns) + SCORES + longest * group * (dims + 2 * record)
-    room += tree_tiles * KEYS * (columns + longest * group)
-    room = (room + 15) // 16 * 16
-    positions = np.empty(len(slots), np.int64)
-    ends = np.empty(len(slots), np.int64)  # the positions past the last that rows see
-    for n in range(len(items)):
-        start, low, past, tree, mutual = items[n, 1], items[n, 3], items[n, 5], items[n, 6], items[n, 10]
-        for row in range(start, start + items[n, 2]):
-            positions[row] = low + row - start if tree < 0 else tree - 1 + paths[row + 1] - paths[row]
-            ends[row] = min(positions[row] + window, past) if mutual else positions[row] + 1
-    # Vectors of 64 bytes that straddle two cache lines cost double, hence the aligned addresses.
-    tasks = len(items) * kv_heads
-    if work * heads <= SMALL:
-        scratch = np.empty(room + 16, np.float32)
-        for task in range(tasks):
-            own = (scratch.ctypes.data + 63) // 64 * 64
-            item, head = items[task // kv_heads], task % kv_heads
-            _task(kind, size, item, page_table[item[0]], page_size, head, queries, keys, values, out, heads, group,
-                  dims, width, columns, window, scale, softcap, sinks, positions, ends, paths, own, shared,
-                  tree_tiles)  # fmt: skip
+        ops.clear(call.out + blank[n] * call.heads * call.width * call.size, call.heads * call.width * call.size)
+    records = np.empty(call.partial_rows * call.heads * call.record + _ALIGN, np.uint8)
+    partials = (records.ctypes.data + _ALIGN - 1) // _ALIGN * _ALIGN
+    room, tasks = scratch_bytes(call), call.item_count * call.kv_heads
+    if call.work * call.heads <= SMALL:
+        scratch = np.empty(room + _ALIGN, np.uint8)
+        for number in range(tasks):
+            own = (scratch.ctypes.data + _ALIGN - 1) // _ALIGN * _ALIGN
+            run_task(call, number, own, partials)
     else:
-        scratches = np.empty(threads * room + 16, np.float32)
-        for task in prange(tasks):
-            own = (scratches.ctypes.data + 63) // 64 * 64 + get_thread_id() * room * 4
-            item, head = items[task // kv_heads], task % kv_heads
-            _task(kind, size, item, page_table[item[0]], page_size, head, queries, keys, values, out, heads, group,
-                  dims, width, columns, window, scale, softcap, sinks, positions, ends, paths, own, shared,
-                  tree_tiles)  # fmt: skip
-    for n in range(len(merges)):
-        _merge(kind, size, merges[n], heads, group, width, columns, out, sinks, shared)
-    records[0] = 0.0  # numba drops an array after its last mention, and knows nothing of addresses
+        scratches = np.empty(threads * room + _ALIGN, np.uint8)
+        for number in prange(tasks):
+            own = (scratches.ctypes.data + _ALIGN - 1) // _ALIGN * _ALIGN + get_thread_id() * room
+            _run_task_at(address, number, own, partials)
+    for number in range(call.merge_count):
+        run_merge(call, number, partials)
+    records[0] = 0  # numba drops an array after its last mention, and knows nothing of addresses
 
 
 def _rows_of(x: Tensor) -> Tensor:
@@ -220,24 +212,20 @@ def attention(
     q, k, v = _rows_of(q), _rows_of(k), _rows_of(v)
     if sinks is not None:
         sinks = sinks.float().contiguous()
-    rows, heads, dims = q.shape
-    kv_heads, width, size = k.shape[1], v.shape[2], q.element_size()
-    out = torch.empty(rows, heads, width, dtype=q.dtype)
-    q_row, q_head, _ = q.stride()
-    k_row, k_head, _ = k.stride()
-    v_row, v_head, _ = v.stride()
-    k_page, k_page_head, k_key, _ = k_pages.stride()
-    v_page, v_page_head, v_key, _ = v_pages.stride()
-    _forward(
-        kind, size,
-        q.data_ptr(), q_row * size, q_head * size, k.data_ptr(), k_row * size, k_head * size,
-        v.data_ptr(), v_row * size, v_head * size,
-        k_pages.data_ptr(), k_page * size, k_page_head * size, k_key * size,
-        v_pages.data_ptr(), v_page * size, v_page_head * size, v_key * size,
-        out.data_ptr(), heads, kv_heads, dims, width, step.page_size,
-        reach, cut.partials, cut.longest, cut.tiles, cut.work, _THREADS,
-        scaling if softcap else scaling * _LOG2E, softcap or 0.0,
-        0 if sinks is None else sinks.data_ptr(),
-        cut.slots, cut.page_table, cut.paths, cut.items, cut.merges, cut.blank,
-    )  # fmt: skip
+    out = torch.empty(q.shape[0], q.shape[1], v.shape[2], dtype=q.dtype)
+    scale = (scaling if softcap else scaling * _LOG2E, softcap or 0.0)
+    numbers = _numbers(kind, (q, k, v, k_pages, v_pages), out, sinks)
+    call = CALL_FORMAT.pack(*numbers, reach, *cut.numbers, *scale)
+    _forward(address_of(np.frombuffer(call, np.uint8)), _THREADS)
     return out
+
+
+def _numbers(kind: int, inputs: tuple[Tensor, ...], out: Tensor, sinks: Tensor | None) -> tuple[int, ...]:
+    """Return the fields of CALL up to `record`; inputs are q, k, v, k_pages, v_pages."""
+    size = out.element_size()
+    places = [n for x in inputs for n in (x.data_ptr(), *(stride * size for stride in x.stride()[:-1]))]
+    heads, kv_heads, width = out.shape[1], inputs[1].shape[1], out.shape[2]
+    columns = -(-width // simd.LANES) * simd.LANES
+    shape = heads, kv_heads, heads // kv_heads, inputs[0].shape[2], width, columns
+    record = (columns + softmax_simd.RECORD) * 4
+    return (kind, size, *places, out.data_ptr(), 0 if sinks is None else sinks.data_ptr(), *shape, record)

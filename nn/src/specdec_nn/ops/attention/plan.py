@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from specdec_nn.ops.ancestor_bits.reference import ancestor_lists
+from specdec_nn.ops.attention.call import ITEM, MERGE
 from specdec_nn.ops.attention.reference import AttentionStep
+from specdec_nn.ops.cpu.records import address_of
 from specdec_nn.ops.cpu.softmax import KEYS
 
 CHUNK: Final = 4 * KEYS  # keys a task where tasks are few: a long context then spreads over the cores
@@ -22,30 +24,44 @@ class Plan:
     """The kernel's tables of one step and window.
 
     slots, page_table  of the step, in int64
-    paths     [N + 1 + sum of path lengths] where each row's path begins in this array, then the paths: the keys of its
-              own tree that a row sees, in order. [0] if there are no trees
-    items     [n, 11] segment, first flat row, rows, lowest position, highest position that a row sees, key after the
-              last row's, or in a mutual segment after the last one of all, first key of the tree or -1, first chunk,
-              chunk past the last, rows of partial results before this one's, or -1 where the item has all chunks of
-              its rows, and 1 in a mutual segment
-    merges    [rows, 5] flat row, row of its item, rows of its item, rows of partial results before its first, chunks
-    blank     flat rows of no segment
-    partials  rows of partial results
-    longest   most rows of an item
-    tiles     most tiles of keys that the tree of an item spreads over
-    work      (row, key) pairs
+    paths      [N + 1 + sum of path lengths] where each row's path begins in this array, then the paths: the keys of its
+               own tree that a row sees, in order. [0] if there are no trees
+    positions  [N] of the rows, and `ends` [N] the positions past the last that they see
+    items      [n] records: segment, first flat row, rows, lowest position, highest position that a row sees, key after
+               the last row's, or in a mutual segment after the last one of all, first key of the tree or -1, first
+               chunk, chunk past the last, rows of partial results before this one's, or -1 where the item has all
+               chunks of its rows, and 1 in a mutual segment
+    merges     [rows] records: flat row, row of its item, rows of its item, rows of partial results before its first,
+               chunks
+    blank      flat rows of no segment
+    partials   rows of partial results
+    longest    most rows of an item
+    tiles      most tiles of keys that the tree of an item spreads over
+    work       (row, key) pairs
+    page_size  keys a page
     """
 
     slots: npt.NDArray[np.int64]
     page_table: npt.NDArray[np.int64]
     paths: npt.NDArray[np.int64]
-    items: npt.NDArray[np.int64]
-    merges: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    items: npt.NDArray[Any]
+    merges: npt.NDArray[Any]
     blank: npt.NDArray[np.int64]
     partials: int
     longest: int
     tiles: int
     work: int
+    page_size: int
+    numbers: tuple[int, ...] = field(init=False)  # the fields of CALL from `page_size` to `work`
+
+    def __post_init__(self) -> None:
+        """Take sizes and addresses once for all layers."""
+        tables = self.slots, self.page_table, self.paths, self.positions, self.ends, self.items, self.merges, self.blank
+        counts = len(self.items), len(self.merges), len(self.blank), self.partials, self.longest, self.tiles, self.work
+        sizes = self.page_size, len(self.slots), self.page_table.shape[1]
+        self.numbers = (*sizes, *(address_of(table) for table in tables), *counts)
 
 
 @dataclass(slots=True)
@@ -108,8 +124,11 @@ def plan(step: AttentionStep, window: int, kv_heads: int, threads: int) -> Plan:
     merges: list[tuple[int, ...]] = []
     partials = work = tiles = 0
     covered = np.zeros(len(step.slots), np.bool_)
+    positions, ends = (np.zeros(len(step.slots), np.int64) for _ in range(2))
     for b in blocks:
-        covered[b.start : b.start + b.rows] = True
+        own = slice(b.start, b.start + b.rows)
+        covered[own], positions[own] = True, b.positions
+        ends[own] = np.minimum(positions[own] + window, b.past) if b.mutual else positions[own] + 1
         high = b.last(b.high, window)
         work += b.rows * min(high + 1, window)
         if b.tree >= 0:
@@ -132,11 +151,14 @@ def plan(step: AttentionStep, window: int, kv_heads: int, threads: int) -> Plan:
         slots=step.slots.astype(np.int64),
         page_table=step.page_table.astype(np.int64),
         paths=paths,
-        items=np.array(dealt, np.int64).reshape(-1, 11),
-        merges=np.array(merges, np.int64).reshape(-1, 5),
+        positions=positions,
+        ends=ends,
+        items=np.array(dealt, ITEM),
+        merges=np.array(merges, MERGE),
         blank=np.flatnonzero(~covered),
         partials=partials,
         longest=max((b.rows for b in blocks), default=0),
         tiles=tiles,
         work=work,
+        page_size=step.page_size,
     )

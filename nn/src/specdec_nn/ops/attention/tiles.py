@@ -13,8 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 from specdec_nn.ops.attention import simd as ops
+from specdec_nn.ops.attention.call import Task
 from specdec_nn.ops.cpu import softmax as softmax_simd
 from specdec_nn.ops.cpu.jit import njit
+from specdec_nn.ops.cpu.records import integers
 
 KEYS: Final = softmax_simd.KEYS
 BLOCK: Final = ops.BLOCK
@@ -22,59 +24,49 @@ FACTORS: Final = BLOCK * KEYS  # where a block's factors stand behind its scores
 ONES: Final = FACTORS + BLOCK  # and factors of one
 SCORES: Final = FACTORS + 16  # floats of a block of scores with its factors
 
-Pages = tuple[int, int, int, int]  # address, bytes from page to page, from head to head, from key to key
-
-
 @njit(nogil=True, error_model="numpy")
-def load(
-    kind: int, size: int, table: Any, page_size: int, first: int, end: int, head: int, k_pages: Pages, v_pages: Pages,
-    dims: int, width: int, columns: int, pointers: Any, keys: int, values: int,
-) -> None:  # fmt: skip
-    """Load keys first .. end - 1 of one tile: keys [dims, KEYS] and values [KEYS, columns], float32."""
-    one = np.float32(1.0)
+def load(call: Any, task: Task, first: int, end: int, values: int) -> None:
+    """Load keys first .. end - 1 of one tile: the task's keys [dims, KEYS] and values [KEYS, columns], float32."""
+    one, columns, width = np.float32(1.0), call.columns, call.width
     low = first % KEYS
-    page, offset = first // page_size, first % page_size
+    page, offset = first // call.page_size, first % call.page_size
+    table, pointers = integers(task.page_table, call.table_width), integers(task.pointers, KEYS)
     n, past = low, low + end - first
     while n < past:
-        run = min(past - n, page_size - offset)
-        k = k_pages[0] + table[page] * k_pages[1] + head * k_pages[2] + offset * k_pages[3]
-        v = v_pages[0] + table[page] * v_pages[1] + head * v_pages[2] + offset * v_pages[3]
+        run = min(past - n, call.page_size - offset)
+        k = call.k_pages + table[page] * call.k_page + task.head * call.k_page_head + offset * call.k_key
+        v = call.v_pages + table[page] * call.v_page + task.head * call.v_page_head + offset * call.v_key
         for m in range(run):
-            pointers[n + m] = k + m * k_pages[3]
-        if columns == width and v_pages[3] == width * size:
-            ops.widen(kind, v, values + n * columns * 4, run * width, one)
+            pointers[n + m] = k + m * call.k_key
+        if columns == width and call.v_key == width * call.size:
+            ops.widen(call.kind, v, values + n * columns * 4, run * width, one)
         else:
             for m in range(run):
-                ops.widen(kind, v + m * v_pages[3], values + (n + m) * columns * 4, width, one)
+                ops.widen(call.kind, v + m * call.v_key, values + (n + m) * columns * 4, width, one)
         n, page, offset = n + run, page + 1, 0
     # Keys are loaded by sixteens; lanes outside get a key that may be read, and are masked later.
     pointers[low // 16 * 16 : low] = pointers[low]
     pointers[past : (past + 15) // 16 * 16] = pointers[low]
     for part in range(low // 16, (past + 15) // 16):
-        ops.load_keys(kind, pointers.ctypes.data + part * 128, keys + part * 64, dims)
+        ops.load_keys(call.kind, task.pointers + part * 128, task.keys + part * 64, call.dims)
 
 
 @njit(nogil=True, error_model="numpy")
-def take(
-    origin: int, positions: Any, ends: Any, window: int, group: int, dims: int, columns: int, softcap: float,
-    queries: int, keys: int, values: int, scores: int, states: int,
-) -> None:  # fmt: skip
-    """Take one tile, whose first key is at position `origin`, into the records of all rows and heads that see it.
-
-    `ends` are the positions past the last that the rows see.
-    """
-    record = (columns + softmax_simd.RECORD) * 4
-    factors = scores + FACTORS * 4
+def take(call: Any, task: Task, origin: int) -> None:
+    """Take the tile loaded, whose first key is at position `origin`, into the records of all that see it."""
+    group, columns, window = call.group, call.columns, call.window
+    positions, ends = integers(task.positions, task.rows), integers(task.ends, task.rows)
+    scores, factors = task.scores, task.scores + FACTORS * 4
     # Whole rows where they fit: the heads of one row see the same keys.
     block = BLOCK // group * group if group <= BLOCK else BLOCK
-    for at in range(0, len(positions) * group, block):
-        count = min(block, len(positions) * group - at)
+    for at in range(0, task.rows * group, block):
+        count = min(block, task.rows * group - at)
         low, high = positions[at // group], ends[at // group] - 1
         for r in range(at // group + 1, (at + count - 1) // group + 1):
             low, high = min(low, positions[r]), max(high, ends[r] - 1)
         if high < origin or low - window + 1 >= origin + KEYS:
             continue
-        ops.score(count, queries + at * dims * 4, dims, keys, scores)
+        ops.score(count, task.queries + at * call.dims * 4, call.dims, task.keys, scores)
         m = 0
         while m < count:
             r = (at + m) // group
@@ -86,37 +78,41 @@ def take(
                 run = count - m
             if seen < past:
                 for n in range(m, m + run):
-                    if softcap > 0.0:
-                        softmax_simd.cap(scores + n * KEYS * 4, np.float32(softcap))
-                    row, state = scores + n * KEYS * 4, states + (at + n) * record
-                    softmax_simd.soften(row, state, columns, factors + n * 4, seen, past)
-                ops.mix(run, scores + m * KEYS * 4 + seen * 4, factors + m * 4, values + seen * columns * 4, columns,
-                        past - seen, states + (at + m) * record, record)  # fmt: skip
+                    soften(call, task, at + n, n, seen, past)
+                ops.mix(run, scores + m * KEYS * 4 + seen * 4, factors + m * 4, task.values + seen * columns * 4,
+                        columns, past - seen, task.states + (at + m) * call.record, call.record)  # fmt: skip
             m += run
 
 
 @njit(nogil=True, error_model="numpy")
-def score_tree(
-    kind: int, size: int, table: Any, page_size: int, first: int, past: int, tree: int, rows: int, group: int,
-    head: int, k_pages: Pages, v_pages: Pages, dims: int, width: int, columns: int, pointers: Any, queries: int,
-    keys: int, values: int, scores: int,
-) -> None:  # fmt: skip
-    """Load keys first .. past - 1, from the tile in which a tree begins on, and score all rows and heads with them.
+def soften(call: Any, task: Task, row: int, place: int, seen: int, past: int) -> None:
+    """Turn a row's scores, at a place of the block, into weights of keys seen .. past - 1; `row` counts heads."""
+    scores = task.scores + place * KEYS * 4
+    if call.softcap > 0.0:
+        softmax_simd.cap(scores, call.softcap)
+    factor = task.scores + (FACTORS + place) * 4
+    softmax_simd.soften(scores, task.states + row * call.record, call.columns, factor, seen, past)
 
-    Fills values [tiles * KEYS, columns] and scores [tiles, rows * group, KEYS], both in the order of the keys.
+
+@njit(nogil=True, error_model="numpy")
+def score_tree(call: Any, task: Task, first: int) -> None:
+    """Load keys from `first` and from the tile in which a tree begins on, and score all rows and heads with them.
+
+    Fills the task's tree_values and tree_scores, both in the order of the keys.
     """
-    count = rows * group
+    columns, tree, past = call.columns, task.tree, task.past
+    count = task.rows * call.group
     for tile in range(tree // KEYS, (past + KEYS - 1) // KEYS):
         place = tile - tree // KEYS
-        own = values + place * KEYS * columns * 4
-        if columns > width:
+        own = task.tree_values + place * KEYS * columns * 4
+        if columns > call.width:
             ops.clear(own, KEYS * columns * 4)
-        load(kind, size, table, page_size, max(tile * KEYS, first), min((tile + 1) * KEYS, past), head, k_pages,
-             v_pages, dims, width, columns, pointers, keys, own)  # fmt: skip
+        load(call, task, max(tile * KEYS, first), min((tile + 1) * KEYS, past), own)
         for at in range(0, count, BLOCK):
             some = min(BLOCK, count - at)
-            if past - rows + (at + some - 1) // group >= tile * KEYS:
-                ops.score(some, queries + at * dims * 4, dims, keys, scores + (place * count + at) * KEYS * 4)
+            if past - task.rows + (at + some - 1) // call.group >= tile * KEYS:
+                ops.score(some, task.queries + at * call.dims * 4, call.dims, task.keys,
+                          task.tree_scores + (place * count + at) * KEYS * 4)  # fmt: skip
 
 
 @njit(nogil=True, error_model="numpy")
@@ -132,38 +128,39 @@ def _stretch(position: int, end: int, tree: int, path: Any) -> tuple[int, int]:
 
 
 @njit(nogil=True, error_model="numpy")
-def take_branches(
-    origin: int, positions: Any, start: int, paths: Any, tree: int, window: int, group: int, columns: int,
-    softcap: float, tree_values: int, tree_scores: int, scores: int, states: int,
-) -> None:  # fmt: skip
+def take_branches(call: Any, task: Task, origin: int) -> None:
     """Take a tile of positions, at or after the one in which a tree begins, into the records of all rows and heads."""
-    record = (columns + softmax_simd.RECORD) * 4
-    factors = scores + FACTORS * 4
-    count, base = len(positions) * group, tree // KEYS * KEYS
-    for r in range(len(positions)):
-        seen = max(positions[r] - window + 1 - origin, 0)
+    group, columns = call.group, call.columns
+    positions, paths = integers(task.positions, task.rows), integers(call.paths, call.rows + 1)
+    for r in range(task.rows):
+        seen = max(positions[r] - call.window + 1 - origin, 0)
         past = min(positions[r] + 1 - origin, KEYS)
         if seen >= past:
             continue
-        path = paths[paths[start + r] : paths[start + r + 1]]
+        begin = paths[task.start + r]
+        path = integers(call.paths + begin * 8, paths[task.start + r + 1] - begin)
         for at in range(r * group, (r + 1) * group, BLOCK):
             heads = min(BLOCK, (r + 1) * group - at)
-            lane = seen
-            while lane < past:
-                key, run = _stretch(origin + lane, origin + past, tree, path)
-                source = tree_scores + (((key - base) // KEYS * count + at) * KEYS + key % KEYS) * 4
-                for m in range(heads):
-                    ops.copy_bytes(source + m * KEYS * 4, scores + (m * KEYS + lane) * 4, run * 4)
-                lane += run
+            _in_order(task, path, at, heads, task.rows * group, origin, seen, past)
             for m in range(heads):
-                if softcap > 0.0:
-                    softmax_simd.cap(scores + m * KEYS * 4, np.float32(softcap))
-                softmax_simd.soften(scores + m * KEYS * 4, states + (at + m) * record, columns, factors + m * 4,
-                                    seen, past)  # fmt: skip
+                soften(call, task, at + m, m, seen, past)
             # A sum that is interrupted goes on from where it was, with a factor of one, and rounds no differently.
-            lane, scale = seen, factors
+            lane, factors = seen, task.scores + FACTORS * 4
             while lane < past:
-                key, run = _stretch(origin + lane, origin + past, tree, path)
-                ops.mix(heads, scores + lane * 4, scale, tree_values + (key - base) * columns * 4, columns, run,
-                        states + at * record, record)  # fmt: skip
-                lane, scale = lane + run, scores + ONES * 4
+                key, run = _stretch(origin + lane, origin + past, task.tree, path)
+                source = task.tree_values + (key - task.tree // KEYS * KEYS) * columns * 4
+                ops.mix(heads, task.scores + lane * 4, factors, source, columns, run,
+                        task.states + at * call.record, call.record)  # fmt: skip
+                lane, factors = lane + run, task.scores + ONES * 4
+
+
+@njit(nogil=True, error_model="numpy")
+def _in_order(task: Task, path: Any, at: int, heads: int, count: int, origin: int, seen: int, past: int) -> None:
+    """Copy scores of a row's heads, `at` and after it of `count`, from the order of keys to that of positions."""
+    base, lane = task.tree // KEYS * KEYS, seen
+    while lane < past:
+        key, run = _stretch(origin + lane, origin + past, task.tree, path)
+        source = task.tree_scores + (((key - base) // KEYS * count + at) * KEYS + key % KEYS) * 4
+        for m in range(heads):
+            ops.copy_bytes(source + m * KEYS * 4, task.scores + (m * KEYS + lane) * 4, run * 4)
+        lane += run
