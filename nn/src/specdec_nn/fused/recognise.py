@@ -41,9 +41,9 @@ class Norm:
 class Block:
     """One decoder layer.
 
-    norms     by the names of the columns of `tables.L`; absent where the layer has none
-    products  tiles of Q, K, V, O, GATE, UP, DOWN, and their PackedLinear, which keeps them alive
-    inner     outputs of GATE
+    norms     by the names of `tables.NORMS`; absent where the layer has none
+    products  by the names of `tables.PRODUCTS`: tiles, and the PackedLinear, which keeps them alive
+    inner     outputs of gate and of up
     arena     the layer's number in the KV arena
     rope      the type of layer that the rotary embedding is asked for, "" where it has one type; None: nothing turns
     scaling, softcap, window, sinks    what the attention module passed in the trial
@@ -109,35 +109,35 @@ def recognise(flat: FlatModel) -> Stack:
         _expect(attention, f"{where}, self_attn", ATTENTION | head_norms)
         mlp: Any = layer.mlp
         _expect(mlp, f"{where}, mlp", MLP)
-        places: dict[str, Any] = {"IN_NORM": layer.input_layernorm}
+        places: dict[str, Any] = {"in_norm": layer.input_layernorm}
         if four:
             places |= {
-                "ATTENTION_NORM": layer.post_attention_layernorm,
-                "MLP_NORM": layer.pre_feedforward_layernorm,
-                "OUT_NORM": layer.post_feedforward_layernorm,
+                "attention_norm": layer.post_attention_layernorm,
+                "mlp_norm": layer.pre_feedforward_layernorm,
+                "out_norm": layer.post_feedforward_layernorm,
             }
         else:
-            places["MLP_NORM"] = layer.post_attention_layernorm
+            places["mlp_norm"] = layer.post_attention_layernorm
         if head_norms:
-            places |= {"Q_NORM": attention.q_norm, "K_NORM": attention.k_norm}
+            places |= {"q_norm": attention.q_norm, "k_norm": attention.k_norm}
         norms = {}
         for place, module in places.items():
             norms[place], style = _norm(module, f"{where}, {place}")
             styles.add(style)
-        linears = {"Q": attention.q_proj, "K": attention.k_proj, "V": attention.v_proj, "O": attention.o_proj}
-        linears |= {"GATE": mlp.gate_proj, "UP": mlp.up_proj, "DOWN": mlp.down_proj}
+        linears = {"q": attention.q_proj, "k": attention.k_proj, "v": attention.v_proj, "o": attention.o_proj}
+        linears |= {"gate": mlp.gate_proj, "up": mlp.up_proj, "down": mlp.down_proj}
         products = {place: _product(module, f"{where}, {place}") for place, module in linears.items()}
         activations.add(_activation(mlp.act_fn, where))
         dims = int(attention.head_dim)
-        q, k, v = (products[place][0].out_features for place in "QKV")
-        if q % dims or k % dims or k != v or ("Q_NORM" in norms and norms["Q_NORM"].weight.numel() != dims):
+        q, k, v = (products[place][0].out_features for place in "qkv")
+        if q % dims or k % dims or k != v or ("q_norm" in norms and norms["q_norm"].weight.numel() != dims):
             raise Unfit(f"{where} has heads of several widths, or norms over all heads")
         shapes.add((q // dims, k // dims, dims))
         blocks.append(
             Block(
                 norms=norms,
                 products=products,
-                inner=products["GATE"][0].out_features,
+                inner=products["gate"][0].out_features,
                 arena=call.index,
                 rope=_rope_type(decoder, attention, n),
                 scaling=call.scaling,
@@ -161,7 +161,7 @@ def recognise(flat: FlatModel) -> Stack:
         norm=final,
         style=styles.pop(),
         activation=activations.pop(),
-        hidden=blocks[0].products["Q"][0].in_features,
+        hidden=blocks[0].products["q"][0].in_features,
         heads=heads,
         kv_heads=kv_heads,
         dims=dims,

@@ -15,18 +15,21 @@ from torch import Tensor
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.fused import kernel
 from specdec_nn.fused.recognise import Stack
-from specdec_nn.fused.tables import F, L, S
+from specdec_nn.fused.tables import LAYER, STEP
 from specdec_nn.fused.unfit import Unfit
 from specdec_nn.fused.watch import Watch
 from specdec_nn.ops.attention import simd as attention_simd
+from specdec_nn.ops.attention.call import CALL
+from specdec_nn.ops.attention.numba import scratch_bytes
 from specdec_nn.ops.attention.plan import UNBOUNDED, Plan, plan
 from specdec_nn.ops.attention.reference import AttentionStep
-from specdec_nn.ops.attention.tiles import KEYS, SCORES
-from specdec_nn.ops.cpu import softmax
+from specdec_nn.ops.cpu import simd, softmax
+from specdec_nn.ops.cpu.records import address_of
 from specdec_nn.ops.cpu.team import RUN, run_by_numba
 from specdec_nn.ops.linear import numba as products
 
 LINE: Final = 64  # bytes of a cache line, which every buffer begins with
+PLANNED: Final = CALL.names[CALL.names.index("page_size") : CALL.names.index("scale")]  # type: ignore[index,union-attr]
 
 
 def barrier() -> int:
@@ -46,59 +49,71 @@ class FusedStack:
     def __init__(self, stack: Stack) -> None:
         """Lay the tables out, and have the pass compiled; raises Unfit where it cannot run here."""
         self.stack = stack
-        self._barrier = barrier()
         self._watch = Watch(stack.decoder)
-        self._kind = {getattr(torch, name): i for i, name in enumerate(attention_simd.KINDS)}[stack.dtype]
-        self._size = stack.dtype.itemsize
         self._windows = list(dict.fromkeys(UNBOUNDED if b.window is None else b.window for b in stack.blocks))
         self._ropes = list(dict.fromkeys(b.rope for b in stack.blocks if b.rope is not None))
+        self._size = stack.dtype.itemsize
+        self._kind = {getattr(torch, name): i for i, name in enumerate(attention_simd.KINDS)}[stack.dtype]
+        columns = -(-stack.dims // simd.LANES) * simd.LANES
+        self._record = (columns + softmax.RECORD) * 4
         self._inner = max(block.inner for block in stack.blocks)
-        self._layers, self._floats = self._tables()
+        self._layers = self._layer_table()
+        self._calls = self._call_table(columns)
+        self._step = self._step_record()
         self._arena: ReferenceType[KVArena] | None = None
-        self._strides: tuple[int, ...] = ()
-        self._example = torch.empty(1, stack.kv_heads, stack.dims, dtype=stack.dtype)
         self._worker = kernel.worker()
 
-    def _tables(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        stack = self.stack
-        layers = np.zeros((len(stack.blocks) + 1, len(L)), np.int64)
-        floats = np.zeros((len(stack.blocks) + 1, len(F)), np.float64)
-        for n, block in enumerate(stack.blocks):
+    def _layer_table(self) -> npt.NDArray[Any]:
+        layers = np.zeros(len(self.stack.blocks) + 1, LAYER)
+        for n, block in enumerate(self.stack.blocks):
             for place, norm in block.norms.items():
-                layers[n, L[place]], floats[n, F[place]] = norm.weight.data_ptr(), norm.epsilon
+                layers[n][place], layers[n][place + "_epsilon"] = norm.weight.data_ptr(), norm.epsilon
             for place, (_, tiles) in block.products.items():
-                layers[n, L[place]], layers[n, L[place + "_BIAS"]] = tiles.data_at, tiles.bias_at
-            window = UNBOUNDED if block.window is None else block.window
-            layers[n, L.INNER], layers[n, L.WINDOW] = block.inner, window
-            layers[n, L.PLAN] = self._windows.index(window)
-            layers[n, L.ROPE] = -1 if block.rope is None else self._ropes.index(block.rope)
-            layers[n, L.SINKS] = 0 if block.sinks is None else block.sinks.data_ptr()
-            floats[n, F.SCALE] = block.scaling if block.softcap else block.scaling * softmax.LOG2E
-            floats[n, F.SOFTCAP], floats[n, F.RESIDUAL] = block.softcap or 0.0, block.residual
-        floats[-1, F.IN_NORM] = stack.norm.epsilon
-        return layers, floats
+                layers[n][place], layers[n][place + "_bias"] = tiles.data_at, tiles.bias_at
+            layers[n]["inner"], layers[n]["residual"] = block.inner, block.residual
+            layers[n]["rope"] = -1 if block.rope is None else self._ropes.index(block.rope)
+        return layers
 
-    def serves(self, rows: int, step: AttentionStep) -> bool:
-        """Return whether a call of so many rows runs here: those whose rows are exact, but for mutual attention.
+    def _call_table(self, columns: int) -> npt.NDArray[Any]:
+        stack = self.stack
+        calls = np.zeros(len(stack.blocks), CALL)
+        head, heads, kv_heads = stack.dims * self._size, stack.heads, stack.kv_heads
+        same = {"kind": self._kind, "size": self._size, "q_row": heads * head, "q_head": head}
+        same |= {"k_row": kv_heads * head, "k_head": head, "v_row": kv_heads * head, "v_head": head}
+        same |= {"heads": heads, "kv_heads": kv_heads, "group": heads // kv_heads, "record": self._record}
+        same |= {"dims": stack.dims, "width": stack.dims, "columns": columns}
+        for name, value in same.items():
+            calls[name] = value
+        for n, block in enumerate(stack.blocks):
+            calls[n]["window"] = UNBOUNDED if block.window is None else block.window
+            calls[n]["sinks"] = 0 if block.sinks is None else block.sinks.data_ptr()
+            calls[n]["scale"] = block.scaling if block.softcap else block.scaling * softmax.LOG2E
+            calls[n]["softcap"] = block.softcap or 0.0
+        return calls
+
+    def _step_record(self) -> npt.NDArray[Any]:
+        stack = self.stack
+        step = np.zeros(1, STEP)
+        same = {"kind": self._kind, "size": self._size, "hidden": stack.hidden, "heads": stack.heads}
+        same |= {"kv_heads": stack.kv_heads, "dims": stack.dims, "style": stack.style, "activation": stack.activation}
+        same |= {"out_norm": stack.norm.weight.data_ptr(), "out_epsilon": stack.norm.epsilon, "barrier": barrier()}
+        same |= {"layer_count": len(stack.blocks), "layers": address_of(self._layers)}
+        same |= {"calls": address_of(self._calls)}
+        for name, value in same.items():
+            step[name] = value
+        return step
+
+    def serves(self, rows: int) -> bool:
+        """Return whether a call of so many rows runs here: as many as the linear op keeps exact.
 
         A model whose modules were exchanged or got hooks since is left to its modules, with one line in the log.
         """
-        return step.seg_mutual is None and rows <= self.most_rows and self._watch.untouched()
+        return rows <= self.most_rows and self._watch.untouched()
 
     @property
     def most_rows(self) -> int:
         """The most rows of a call; above, torch's own products are faster."""
         return products.ROW_EXACT_MAX if products._NATIVE_BF16 and self.stack.dtype is torch.bfloat16 else 1 << 30
-
-    def _bind(self, arena: KVArena) -> None:
-        """Read the addresses of an arena's pages."""
-        if self._arena is not None and self._arena() is arena:
-            return
-        for n, block in enumerate(self.stack.blocks):
-            k, v = arena.layer(block.arena, self._example, self._example)
-            self._layers[n, L.K_PAGES], self._layers[n, L.V_PAGES] = k.data_ptr(), v.data_ptr()
-        self._strides = tuple(stride * self._size for pages in (k, v) for stride in pages.stride()[:3])
-        self._arena = ref(arena)
 
     def run(
         self, ids: Tensor, positions: Tensor, step: AttentionStep, arena: KVArena, taps: Sequence[int] = ()
@@ -108,85 +123,82 @@ class FusedStack:
         Returns final states [N, H], and the residual stream [N, H] at the input of each layer of `taps`, where the
         number of layers is that after the last one. Call it in inference mode.
         """
-        stack, rows = self.stack, len(ids)
-        self._bind(arena)
+        stack = self.stack
         state = stack.embedding(ids)
         if stack.factor != 1.0:
             state = state * stack.factor
         state = state.contiguous()
-        tapped = {k: torch.empty_like(state) for k in taps}
-        self._layers[:, L.TAP] = 0
+        out, tapped = torch.empty_like(state), {k: torch.empty_like(state) for k in taps}
+        self._layers["tap"] = 0
         for k, place in tapped.items():
-            self._layers[k, L.TAP] = place.data_ptr()
+            self._layers["tap"][k] = place.data_ptr()
         ropes, half = self._turns(state, positions)
-        cuts = [self._cut(step, window) for window in self._windows]
-        out = torch.empty_like(state)
-        table = np.zeros(len(S), np.int64)
-        kept = self._fill(table, cuts, rows, step.page_size)
-        rope_table = np.array([part.data_ptr() for pair in ropes for part in pair], np.int64)
-        table[[S.STATE, S.OUT, S.HALF]] = state.data_ptr(), out.data_ptr(), half
-        table[[S.ROPES, S.ROPE_TABLE]] = len(ropes), rope_table.ctypes.data
-        RUN(self._worker, table.ctypes.data)
-        del kept
+        rope_table = np.array([part.data_ptr() for part in ropes], np.int64)
+        plans = [self._plan(step, window) for window in self._windows]
+        self._bind(arena)
+        buffer = self._place(len(ids), plans)
+        fields = {"state": state.data_ptr(), "out": out.data_ptr(), "half": half, "ropes": address_of(rope_table)}
+        for name, value in fields.items():
+            self._step[name] = value
+        RUN(self._worker, address_of(self._step))
+        del buffer  # and not before
         return out, tapped
 
-    def _turns(self, state: Tensor, positions: Tensor) -> tuple[list[tuple[Tensor, Tensor]], int]:
-        """Return cosines and sines [N, width] of each type of layer, and half the width."""
+    def _turns(self, state: Tensor, positions: Tensor) -> tuple[list[Tensor], int]:
+        """Return cosines and sines [N, width] of each type of layer, one after the other, and half the width."""
         at = positions.unsqueeze(0)
-        found = []
+        found: list[Tensor] = []
         for kind in self._ropes:
-            cos, sin = self.stack.rotary(state, at, kind) if kind else self.stack.rotary(state, at)
-            found.append(tuple(part[0].to(state.dtype).contiguous() for part in (cos, sin)))
-        return found, found[0][0].shape[-1] // 2 if found else 0
+            pair = self.stack.rotary(state, at, kind) if kind else self.stack.rotary(state, at)
+            found += [part[0].to(state.dtype).contiguous() for part in pair]
+        return found, found[0].shape[-1] // 2 if found else 0
 
-    def _cut(self, step: AttentionStep, window: int) -> Plan:
-        cut: Plan | None = step.plans.get(("numba", window))
-        if cut is None:
-            cut = plan(step, window, self.stack.kv_heads, torch.get_num_threads())
-            step.plans[("numba", window)] = cut
-        return cut
+    def _plan(self, step: AttentionStep, window: int) -> Plan:
+        known: Plan | None = step.plans.get(("numba", window))
+        if known is None:
+            known = step.plans[("numba", window)] = plan(step, window, self.stack.kv_heads, torch.get_num_threads())
+        return known
 
-    def _fill(self, table: npt.NDArray[np.int64], cuts: Sequence[Plan], rows: int, page_size: int) -> Any:
-        """Fill the step's table; returns what it points into."""
-        stack, threads = self.stack, torch.get_num_threads()
+    def _bind(self, arena: KVArena) -> None:
+        """Read the addresses of an arena's pages."""
+        if self._arena is not None and self._arena() is arena:
+            return
+        example = torch.empty(1, self.stack.kv_heads, self.stack.dims, dtype=self.stack.dtype)
+        for n, block in enumerate(self.stack.blocks):
+            for name, pages in zip("kv", arena.layer(block.arena, example, example), strict=True):
+                strides = (stride * self._size for stride in pages.stride()[:3])
+                fields = (f"{name}_pages", f"{name}_page", f"{name}_page_head", f"{name}_key")
+                for field, value in zip(fields, (pages.data_ptr(), *strides), strict=True):
+                    self._calls[n][field] = value
+        self._arena = ref(arena)
+
+    def _place(self, rows: int, plans: Sequence[Plan]) -> Tensor:
+        """Make the buffers of a call, and write their addresses and the plans of attention into the tables."""
+        stack, threads, size = self.stack, torch.get_num_threads(), self._size
         width, kv_width = stack.heads * stack.dims, stack.kv_heads * stack.dims
-        widths = [stack.hidden, width, kv_width, kv_width, width, stack.hidden, self._inner, self._inner]
-        sizes = [-(-rows * each * self._size // LINE) * LINE for each in widths]
-        columns = -(-stack.dims // 16) * 16
-        record = columns + softmax.RECORD
-        chunk = min(rows, products.ROW_CHUNK)
-        wide = chunk * (max(stack.hidden, width, self._inner) + 1) * 4
-        group = stack.heads // stack.kv_heads
-        room = max(
-            KEYS * (stack.dims + columns) + SCORES + cut.longest * group * (stack.dims + 2 * record)
-            + cut.tiles * KEYS * (columns + cut.longest * group)
-            for cut in cuts
-        )  # fmt: skip
-        scratch = -(-max(wide, room * 4) // LINE) * LINE
-        partials = max(cut.partials for cut in cuts) * stack.heads * record * 4
-        buffer = torch.empty(sum(sizes) + threads * scratch + partials + LINE, dtype=torch.uint8)
-        start = -(-buffer.data_ptr() // LINE) * LINE
-        at = np.cumsum([start, *sizes, threads * scratch]).tolist()
-        places = np.empty((len(cuts), 2, rows), np.int64)
-        plans = np.array([
-            [cut.items.ctypes.data, len(cut.items), cut.merges.ctypes.data, len(cut.merges), cut.paths.ctypes.data,
-             len(cut.paths), own[0].ctypes.data, own[1].ctypes.data, cut.tiles]
-            for cut, own in zip(cuts, places, strict=True)
-        ], np.int64)  # fmt: skip
-        cut = cuts[0]
-        values = {
-            S.KIND: self._kind, S.SIZE: self._size, S.ROWS: rows, S.HIDDEN: stack.hidden, S.HEADS: stack.heads,
-            S.KV_HEADS: stack.kv_heads, S.DIMS: stack.dims, S.LAYERS: len(stack.blocks), S.STYLE: stack.style,
-            S.ACTIVATION: stack.activation, S.FINAL_NORM: stack.norm.weight.data_ptr(),
-            S.NORMED: at[0], S.Q: at[1], S.K: at[2], S.V: at[3], S.MIXED: at[4], S.DELTA: at[5], S.GATE: at[6],
-            S.UP: at[7], S.SCRATCH: at[8], S.PARTIALS: at[9], S.SCRATCH_BYTES: scratch,
-            S.SLOTS: cut.slots.ctypes.data, S.BLANK: cut.blank.ctypes.data, S.BLANKS: len(cut.blank),
-            S.PAGES: cut.page_table.ctypes.data, S.SEGMENTS: cut.page_table.shape[0],
-            S.PAGE_COLUMNS: cut.page_table.shape[1], S.PAGE_SIZE: page_size,
-            S.BARRIER: self._barrier, S.LAYER_TABLE: self._layers.ctypes.data,
-            S.FLOAT_TABLE: self._floats.ctypes.data, S.PLAN_TABLE: plans.ctypes.data, S.PLANS: len(plans),
-        }  # fmt: skip
-        for column, value in values.items():
-            table[column] = value
-        table[S.K_PAGE : S.V_KEY + 1] = self._strides
-        return buffer, places, plans, cuts
+        for window, cut in zip(self._windows, plans, strict=True):
+            own = self._calls["window"] == window if len(plans) > 1 else slice(None)
+            for name, number in zip(PLANNED, cut.numbers, strict=True):
+                self._calls[name][own] = number
+        wide = min(rows, products.ROW_CHUNK) * (max(stack.hidden, width, self._inner) + 1) * 4
+        scratch = -(-max(wide, scratch_bytes(self._calls[0])) // LINE) * LINE
+        widths = {"normed": stack.hidden, "q": width, "k": kv_width, "v": kv_width, "mixed": width}
+        widths |= {"delta": stack.hidden, "gate": self._inner, "up": self._inner}
+        sizes = {name: rows * each * size for name, each in widths.items()}
+        sizes |= {"scratch": threads * scratch}
+        sizes |= {"partials": max(cut.partials for cut in plans) * stack.heads * self._record}
+        buffer = torch.empty(sum(sizes.values()) + (len(sizes) + 1) * LINE, dtype=torch.uint8)
+        at = buffer.data_ptr()
+        for name, each in sizes.items():
+            at = -(-at // LINE) * LINE
+            self._step[name] = at
+            at += each
+        for name in ("q", "k", "v"):
+            self._calls[name] = self._step[name][0]
+        self._calls["out"] = self._step["mixed"][0]
+        first = plans[0]
+        values = {"rows": rows, "scratch_bytes": scratch, "slots": address_of(first.slots)}
+        values |= {"blank": address_of(first.blank), "blank_count": len(first.blank)}
+        for name, value in values.items():
+            self._step[name] = value
+        return buffer

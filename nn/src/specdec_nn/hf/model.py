@@ -102,7 +102,7 @@ class FlatModel:
         }
         fused = self.fused
         with torch.inference_mode():
-            if fused is not None and fused.serves(len(ids), step):
+            if fused is not None and fused.serves(len(ids)):
 
                 def forward(*args: Any, **kwargs: Any) -> _DecoderAnswer:
                     final, self.tapped = fused.run(ids, positions, step, arena, self._taps)
