@@ -94,7 +94,7 @@ class FusedStack:
     def _step_record(self) -> npt.NDArray[Any]:
         stack = self.stack
         step = np.zeros(1, STEP)
-        same = {"kind": self._kind, "size": self._size, "hidden": stack.hidden, "heads": stack.heads}
+        same: dict[str, Any] = {"kind": self._kind, "size": self._size, "hidden": stack.hidden, "heads": stack.heads}
         same |= {"kv_heads": stack.kv_heads, "dims": stack.dims, "style": stack.style, "activation": stack.activation}
         same |= {"out_norm": stack.norm.weight.data_ptr(), "out_epsilon": stack.norm.epsilon, "barrier": barrier()}
         same |= {"layer_count": len(stack.blocks), "layers": address_of(self._layers)}
