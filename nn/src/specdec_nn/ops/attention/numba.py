@@ -26,7 +26,7 @@ from specdec_nn.ops.attention.tiles import BLOCK, KEYS, SCORES
 from specdec_nn.ops.cpu import simd
 from specdec_nn.ops.cpu import softmax as softmax_simd
 from specdec_nn.ops.cpu.jit import njit
-from specdec_nn.ops.cpu.records import address_of, integers
+from specdec_nn.ops.cpu.records import integers
 from specdec_nn.turns import one_at_a_time
 
 SMALL: Final = 1024  # (row, key) pairs of all heads below which waking the other cores costs more than it saves
@@ -152,8 +152,9 @@ def _run_task_at(address: int, number: int, scratch: int, partials: int) -> None
 
 @one_at_a_time
 @njit(parallel=True, nogil=True)
-def _forward(address: int, threads: int) -> None:
-    """Run a call whose record is at an address."""
+def _forward(packed: Any, threads: int) -> None:
+    """Run a call, given the bytes of its record."""
+    address = packed.ctypes.data
     call = call_at(address)
     for row in range(call.rows):
         write_row(call, row)
@@ -175,7 +176,7 @@ def _forward(address: int, threads: int) -> None:
             _run_task_at(address, number, own, partials)
     for number in range(call.merge_count):
         run_merge(call, number, partials)
-    records[0] = 0  # numba drops an array after its last mention, and knows nothing of addresses
+    records[0] = packed[0]  # numba drops an array after its last mention, and knows nothing of addresses
 
 
 def _rows_of(x: Tensor) -> Tensor:
@@ -216,16 +217,27 @@ def attention(
     scale = (scaling if softcap else scaling * _LOG2E, softcap or 0.0)
     numbers = _numbers(kind, (q, k, v, k_pages, v_pages), out, sinks)
     call = CALL_FORMAT.pack(*numbers, reach, *cut.numbers, *scale)
-    _forward(address_of(np.frombuffer(call, np.uint8)), _THREADS)
+    _forward(np.frombuffer(call, np.uint8), _THREADS)
     return out
 
 
 def _numbers(kind: int, inputs: tuple[Tensor, ...], out: Tensor, sinks: Tensor | None) -> tuple[int, ...]:
     """Return the fields of CALL up to `record`; inputs are q, k, v, k_pages, v_pages."""
-    size = out.element_size()
-    places = [n for x in inputs for n in (x.data_ptr(), *(stride * size for stride in x.stride()[:-1]))]
-    heads, kv_heads, width = out.shape[1], inputs[1].shape[1], out.shape[2]
+    q, k, v, k_pages, v_pages = inputs
+    size, heads, kv_heads, width = out.element_size(), out.shape[1], k.shape[1], out.shape[2]
+    q_row, q_head, _ = q.stride()
+    k_row, k_head, _ = k.stride()
+    v_row, v_head, _ = v.stride()
+    k_page, k_page_head, k_key, _ = k_pages.stride()
+    v_page, v_page_head, v_key, _ = v_pages.stride()
     columns = -(-width // simd.LANES) * simd.LANES
-    shape = heads, kv_heads, heads // kv_heads, inputs[0].shape[2], width, columns
-    record = (columns + softmax_simd.RECORD) * 4
-    return (kind, size, *places, out.data_ptr(), 0 if sinks is None else sinks.data_ptr(), *shape, record)
+    return (
+        kind, size,
+        q.data_ptr(), q_row * size, q_head * size,
+        k.data_ptr(), k_row * size, k_head * size,
+        v.data_ptr(), v_row * size, v_head * size,
+        k_pages.data_ptr(), k_page * size, k_page_head * size, k_key * size,
+        v_pages.data_ptr(), v_page * size, v_page_head * size, v_key * size,
+        out.data_ptr(), 0 if sinks is None else sinks.data_ptr(),
+        heads, kv_heads, heads // kv_heads, q.shape[2], width, columns, (columns + softmax_simd.RECORD) * 4,
+    )  # fmt: skip
