@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-import numpy as np
 from llvmlite import ir
 from numba import carray, types
 from numba.extending import intrinsic
 
 from specdec_nn.fused import elementwise
+from specdec_nn.fused.product import tile, tiles, widened
 from specdec_nn.fused.tables import LAYER, layer_at, step_at
 from specdec_nn.ops.attention import simd as ops
 from specdec_nn.ops.attention.call import CALL, call_at
@@ -23,11 +23,8 @@ from specdec_nn.ops.attention.numba import run_merge, run_task
 from specdec_nn.ops.cpu.jit import cfunc, njit
 from specdec_nn.ops.cpu.records import integers
 from specdec_nn.ops.cpu.team import HEAD, WORKER, _ask, share
-from specdec_nn.ops.linear import numba as products
-from specdec_nn.ops.linear.numba import BLOCK, ROW_CHUNK, TILE
+from specdec_nn.ops.linear.numba import ROW_CHUNK, TILE
 
-FLOAT32, BFLOAT16 = ops.KINDS.index("float32"), ops.KINDS.index("bfloat16")
-HAS_HALF: Final = "float16" in ops.KINDS
 LAYER_BYTES: Final = LAYER.itemsize
 CALL_BYTES: Final = CALL.itemsize
 
@@ -45,86 +42,50 @@ def _wait(_: Any, barrier: Any) -> Any:
 
 
 @njit(nogil=True, error_model="numpy")
-def _widened(kind: int, x: int, count: int, inputs: int, wide: int) -> int:
-    """Return the address of float32 rows as the linear op's tiles want them, at `wide` unless they are so already."""
-    if kind == FLOAT32:
-        return x
-    stride = inputs + inputs % 2 if kind == BFLOAT16 else inputs
-    for r in range(count):
-        ops.widen(kind, x + r * inputs * 2, wide + r * stride * 4, inputs, np.float32(1.0))
-        if stride > inputs:
-            ops.clear(wide + (r * stride + inputs) * 4, 4)
-    return wide
-
-
-@njit(nogil=True, error_model="numpy")
-def _tile(kind: int, wide: int, inputs: int, weight: int, bias: int, out: int, rows: int, outputs: int, t: int) -> None:
-    """Write tile t of the outputs of a linear layer for all rows."""
-    bias_at, room = bias + t * TILE * 4, outputs - t * TILE
-    for r in range(0, rows, BLOCK):
-        count = min(BLOCK, rows - r)
-        if kind == BFLOAT16:
-            groups = (inputs + 1) // 2
-            products._tile_bf16(count, wide + r * groups * 8, 2 * groups, groups, weight + t * TILE * groups * 4,
-                                bias_at, out + (r * outputs + t * TILE) * 2, outputs, room)  # fmt: skip
-        elif kind == FLOAT32:
-            products._tile_f32(count, wide + r * inputs * 4, inputs, inputs, weight + t * TILE * inputs * 4,
-                               bias_at, out + (r * outputs + t * TILE) * 4, outputs, room)  # fmt: skip
-        elif HAS_HALF:
-            products._tile_f16(count, wide + r * inputs * 4, inputs, inputs, weight + t * TILE * inputs * 2,
-                               bias_at, out + (r * outputs + t * TILE) * 2, outputs, room)  # fmt: skip
-
-
-@njit(nogil=True, error_model="numpy")
-def _tiles(outputs: int) -> int:
-    return (outputs + TILE - 1) // TILE
-
-
-@njit(nogil=True, error_model="numpy")
 def _project(
     step: Any, block: Any, scratch: int, x: int, inputs: int, weight: int, bias: int, out: int, outputs: int
 ) -> None:
     """Do this thread's tiles of one linear layer."""
-    first, end = share(block, _tiles(outputs))
+    first, end = share(block, tiles(outputs))
     for r in range(0, step.rows, ROW_CHUNK):
         rows = min(ROW_CHUNK, step.rows - r)
-        source = _widened(step.kind, x + r * inputs * step.size, rows, inputs, scratch)
+        source = widened(step.kind, x + r * inputs * step.size, rows, inputs, scratch)
         for t in range(first, end):
-            _tile(step.kind, source, inputs, weight, bias, out + r * outputs * step.size, rows, outputs, t)
+            tile(step.kind, source, inputs, weight, bias, out + r * outputs * step.size, rows, outputs, t)
 
 
 @njit(nogil=True, error_model="numpy")
 def _project_heads(step: Any, layer: Any, block: Any, scratch: int) -> None:
     """Do this thread's tiles of queries, keys and values."""
     q_outputs, outputs = step.heads * step.dims, step.kv_heads * step.dims
-    q_count, count = _tiles(q_outputs), _tiles(outputs)
+    q_count, count = tiles(q_outputs), tiles(outputs)
     first, end = share(block, q_count + 2 * count)
     kind, size, inputs = step.kind, step.size, step.hidden
     for r in range(0, step.rows, ROW_CHUNK):
         rows, at = min(ROW_CHUNK, step.rows - r), r * outputs * size
-        source = _widened(kind, step.normed + r * inputs * size, rows, inputs, scratch)
+        source = widened(kind, step.normed + r * inputs * size, rows, inputs, scratch)
         for t in range(first, end):
             if t < q_count:
                 place = step.q + r * q_outputs * size
-                _tile(kind, source, inputs, layer.q, layer.q_bias, place, rows, q_outputs, t)
+                tile(kind, source, inputs, layer.q, layer.q_bias, place, rows, q_outputs, t)
             elif t < q_count + count:
-                _tile(kind, source, inputs, layer.k, layer.k_bias, step.k + at, rows, outputs, t - q_count)
+                tile(kind, source, inputs, layer.k, layer.k_bias, step.k + at, rows, outputs, t - q_count)
             else:
-                _tile(kind, source, inputs, layer.v, layer.v_bias, step.v + at, rows, outputs, t - q_count - count)
+                tile(kind, source, inputs, layer.v, layer.v_bias, step.v + at, rows, outputs, t - q_count - count)
 
 
 @njit(nogil=True, error_model="numpy")
 def _project_gate(step: Any, layer: Any, block: Any, scratch: int) -> None:
     """Do this thread's tiles of gate and up, and the activation of what they give."""
     kind, size, inputs, inner = step.kind, step.size, step.hidden, layer.inner
-    first, end = share(block, _tiles(inner))
+    first, end = share(block, tiles(inner))
     for r in range(0, step.rows, ROW_CHUNK):
         rows = min(ROW_CHUNK, step.rows - r)
-        source = _widened(kind, step.normed + r * inputs * size, rows, inputs, scratch)
+        source = widened(kind, step.normed + r * inputs * size, rows, inputs, scratch)
         gate, up = step.gate + r * inner * size, step.up + r * inner * size
         for t in range(first, end):
-            _tile(kind, source, inputs, layer.gate, layer.gate_bias, gate, rows, inner, t)
-            _tile(kind, source, inputs, layer.up, layer.up_bias, up, rows, inner, t)
+            tile(kind, source, inputs, layer.gate, layer.gate_bias, gate, rows, inner, t)
+            tile(kind, source, inputs, layer.up, layer.up_bias, up, rows, inner, t)
             for m in range(rows):
                 at = (m * inner + t * TILE) * size
                 elementwise.gate(kind, step.activation, gate + at, up + at, min(TILE, inner - t * TILE))

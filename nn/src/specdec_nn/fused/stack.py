@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specdec_nn.cache.arena import KVArena
-from specdec_nn.fused import kernel
+from specdec_nn.fused import kernel, product
 from specdec_nn.fused.recognise import Stack
 from specdec_nn.fused.tables import LAYER, STEP
 from specdec_nn.fused.unfit import Unfit
@@ -26,7 +26,6 @@ from specdec_nn.ops.attention.reference import AttentionStep
 from specdec_nn.ops.cpu import simd, softmax
 from specdec_nn.ops.cpu.records import address_of
 from specdec_nn.ops.cpu.team import RUN, run_by_numba
-from specdec_nn.ops.linear import numba as products
 
 LINE: Final = 64  # bytes of a cache line, which every buffer begins with
 PLANNED: Final = CALL.names[CALL.names.index("page_size") : CALL.names.index("scale")]  # type: ignore[index,union-attr]
@@ -61,6 +60,7 @@ class FusedStack:
         self._calls = self._call_table(columns)
         self._step = self._step_record()
         self._arena: ReferenceType[KVArena] | None = None
+        self._step_at = self._step.ctypes.data
         self._worker = kernel.worker()
 
     def _layer_table(self) -> npt.NDArray[Any]:
@@ -108,12 +108,7 @@ class FusedStack:
 
         A model whose modules were exchanged or got hooks since is left to its modules, with one line in the log.
         """
-        return rows <= self.most_rows and self._watch.untouched()
-
-    @property
-    def most_rows(self) -> int:
-        """The most rows of a call; above, torch's own products are faster."""
-        return products.ROW_EXACT_MAX if products._NATIVE_BF16 and self.stack.dtype is torch.bfloat16 else 1 << 30
+        return rows <= product.most_rows(self.stack.dtype) and self._watch.untouched()
 
     def run(
         self, ids: Tensor, positions: Tensor, step: AttentionStep, arena: KVArena, taps: Sequence[int] = ()
@@ -140,7 +135,7 @@ class FusedStack:
         fields = {"state": state.data_ptr(), "out": out.data_ptr(), "half": half, "ropes": address_of(rope_table)}
         for name, value in fields.items():
             self._step[name] = value
-        RUN(self._worker, address_of(self._step))
+        RUN(self._worker, self._step_at)
         del buffer  # and not before
         return out, tapped
 
@@ -180,7 +175,7 @@ class FusedStack:
             own = self._calls["window"] == window if len(plans) > 1 else slice(None)
             for name, number in zip(PLANNED, cut.numbers, strict=True):
                 self._calls[name][own] = number
-        wide = min(rows, products.ROW_CHUNK) * (max(stack.hidden, width, self._inner) + 1) * 4
+        wide = product.scratch_bytes(rows, max(stack.hidden, width, self._inner))
         scratch = -(-max(wide, scratch_bytes(self._calls[0])) // LINE) * LINE
         widths = {"normed": stack.hidden, "q": width, "k": kv_width, "v": kv_width, "mixed": width}
         widths |= {"delta": stack.hidden, "gate": self._inner, "up": self._inner}
