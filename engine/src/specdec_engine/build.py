@@ -42,6 +42,7 @@ from specdec_engine.requests.submission import Submission
 from specdec_engine.sampling.logprobs import LogprobReader
 from specdec_engine.sampling.noise_keys import NoiseKeys
 from specdec_engine.sampling.sampler import Sampler
+from specdec_nn.fused.trial import fuse
 from specdec_nn.hf.loading import eos_ids, load_model, resolve_dtype
 from specdec_nn.hf.model import FlatModel
 from specdec_nn.hf.probe import probe
@@ -71,6 +72,7 @@ class EngineOptions:
     seed: int
     logprobs_mode: str
     log_stats: bool
+    fused: bool = True
 
 
 def build_engine(options: EngineOptions) -> Engine:
@@ -98,6 +100,8 @@ def build_engine(options: EngineOptions) -> Engine:
         target = _target(model, info, options.limits, registry.kernels, tokenizer)
         undo.callback(target.close)
         bytes_per_token = probe(target.flat)
+        if options.fused:
+            fuse(target.flat)
         target.set_budget(_planned(options.limits, target, resolved, bytes_per_token, registry.kernels))
         keys, speculation, reports = NoiseKeys.of(options.seed, None, None), None, None
         if resolved is not None:
@@ -121,6 +125,9 @@ def _checked(options: EngineOptions) -> tuple[str | torch.dtype, Registry]:
         raise ConfigError(message)
     if options.trust_remote_code not in (True, False):
         message = f"trust_remote_code={options.trust_remote_code!r}: expected True or False"
+        raise TargetError(message)
+    if options.fused not in (True, False):
+        message = f"fused={options.fused!r}: expected True or False"
         raise TargetError(message)
     dtype = resolve_dtype(options.dtype)
     return dtype, Registry(Catalog.discover().with_local(options.plugins), strict=options.strict)

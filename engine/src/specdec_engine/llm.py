@@ -58,6 +58,8 @@ class LLM(VllmMethods):
     chat_template        the template of `chat`, as text or as a file; None: the tokenizer's own
     trust_remote_code    run code that comes with the model or its tokenizer; False: refused by name if it needs any. A
                          draft model has a key of its own for this in `speculative_config`
+    fused                on a CPU, run the layers in one pass of compiled code where the model is made of blocks that it
+                         knows; False: always run the model's modules
     disable_log_stats    say nothing; else the logger `specdec_engine` gets two lines (INFO) for ten seconds of work
 
     Other arguments of vLLM's `LLM` are honoured, accepted where they are already the default here, or refused with the
@@ -90,6 +92,7 @@ class LLM(VllmMethods):
         skip_tokenizer_init: bool = False,
         chat_template: str | PathLike[str] | None = None,
         trust_remote_code: bool = False,
+        fused: bool = True,
         **others: Any,
     ) -> None:
         """Load everything and check it."""
@@ -123,6 +126,7 @@ class LLM(VllmMethods):
             seed=seed,
             logprobs_mode=logprobs_mode,
             log_stats=not disable_log_stats,
+            fused=fused,
         )
         self._engine = build_engine(options)
         self.tokenizer = self._engine.target.tokenizer

@@ -110,6 +110,30 @@ RIGHT: Final[dict[str, Spec]] = {
     ),
 }
 
+# More that it runs as they are: mostly blocks like llama's, with a difference each.
+SIMILAR: Final[dict[str, Spec]] = {
+    "qwen2": ("Qwen2Config", _GROUPED),  # biases of queries, keys and values
+    "smollm3": ("SmolLM3Config", {**_GROUPED, "no_rope_layers": [1, 0]}),  # a layer without rotary embedding
+    "granite": (
+        "GraniteConfig",
+        {
+            **_GROUPED,
+            "residual_multiplier": 0.5,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.25,
+            "logits_scaling": 2.0,
+        },
+    ),
+    "gemma": ("GemmaConfig", _HEAD_DIM),  # a scaled embedding, norms of 1 + w
+    "seed_oss": ("SeedOssConfig", _HEAD_DIM),
+    "phi3": ("Phi3Config", _GROUPED),  # queries, keys and values in one product, gate and up in another
+    "olmo2": ("Olmo2Config", _GROUPED),  # norms after attention and MLP alone, and over all heads
+    "helium": ("HeliumConfig", _HEAD_DIM),  # heads turn in pairs of neighbours
+    "ernie4_5": ("Ernie4_5Config", _HEAD_DIM),  # the same
+    "stablelm": ("StableLmConfig", _GROUPED),  # layer norms
+    "starcoder2": ("Starcoder2Config", _GROUPED),  # an MLP without a gate
+}
+
 # Families that such a host would run silently wrong: they bypass the interface, call it twice a layer, hide a chunk
 # size from it, or carry a state across the flat batch.
 WRONG: Final[dict[str, Spec]] = {
@@ -186,4 +210,4 @@ WRONG: Final[dict[str, Spec]] = {
     ),
 }
 
-FAMILIES: Final[dict[str, Spec]] = {**RIGHT, **WRONG}
+FAMILIES: Final[dict[str, Spec]] = {**RIGHT, **SIMILAR, **WRONG}

@@ -62,7 +62,6 @@ class Target:
         self.flat.binding.batched_experts = decode_width is not None
         self.ancestor_bits = ancestor_bits
         self.arena = self.new_arena(0)
-        self._tapped: dict[int, Tensor] = {}
         self._final: Tensor | None = None
         self._tap_hidden = False
         self._aux_layers: tuple[int, ...] = ()
@@ -120,7 +119,6 @@ class Target:
     def pause(self) -> None:
         """Take the taps off and drop the KV arena and the states of the last step; `set_budget` and `tap` go on."""
         self.tap(hidden=False, aux_layers=())
-        self._tapped.clear()
         self._final = None
         self.arena = KVArena(0, self.arena.device)
 
@@ -141,12 +139,7 @@ class Target:
         self._tap_hidden, self._aux_layers = hidden, tuple(aux_layers)
         if hidden:
             self._hooks.append(self.flat.decoder.register_forward_hook(self._keep_final))
-        layers = self.flat.decoder_layers() if aux_layers else []
-        for k in aux_layers:
-            if not 0 <= k <= len(layers):
-                message = f"aux layer {k} is outside 0..{len(layers)}, the layers of {type(self.model).__name__}"
-                raise TargetError(message)
-            self._hooks.append(self._tap_layer(layers, k))
+        self.flat.tap(aux_layers)
 
     def _keep_final(self, module: nn.Module, args: Any, output: Any) -> None:
         self._final = output[0][0] if isinstance(output, tuple) else output.last_hidden_state[0]
@@ -162,22 +155,6 @@ class Target:
         finally:
             if hook is not None:
                 hook.remove()
-
-    def _tap_layer(self, layers: Sequence[nn.Module], k: int) -> torch.utils.hooks.RemovableHandle:
-        if k == len(layers):
-
-            def after(module: nn.Module, args: Any, output: Any) -> None:
-                self._tapped[k] = (output[0] if isinstance(output, tuple) else output).reshape(
-                    -1, self.info.hidden_size
-                )
-
-            return layers[-1].register_forward_hook(after)
-
-        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
-            state = args[0] if args else kwargs["hidden_states"]
-            self._tapped[k] = state.reshape(-1, self.info.hidden_size)
-
-        return layers[k].register_forward_pre_hook(before, with_kwargs=True)
 
     def forward(self, items: Sequence[ScheduledRows]) -> ForwardOutput:
         """Run the rows of all items, whose pages must have been reserved in the arena."""
@@ -218,7 +195,7 @@ class Target:
         hidden = None if self._final is None or not self._tap_hidden else self._final[at : at + count]
         if not self._aux_layers:
             return hidden, None
-        return hidden, torch.stack([self._tapped[k][at : at + count] for k in self._aux_layers], dim=1)
+        return hidden, torch.stack([self.flat.tapped[k][at : at + count] for k in self._aux_layers], dim=1)
 
     def _run(self, batch: FlatBatch) -> Tensor | None:
         """Run one flat batch; return logits [R, V], or None where no row wanted any."""

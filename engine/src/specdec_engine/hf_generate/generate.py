@@ -57,7 +57,7 @@ def generate(
 
     speculative_config, plugins  as for `LLM`; None decodes plainly
     engine_args                  other parameters of `LLM`: max_model_len, max_num_seqs, kv_cache_tokens, decode_width,
-                                 prefill_chunk_size, strict, disable_log_stats
+                                 prefill_chunk_size, strict, fused, disable_log_stats
 
     Returns [B, L + new] ids, padded as `generate` pads, or `GenerateDecoderOnlyOutput` with `sequences`. Greedy ids are
     those of `generate`. Sampled ones follow the same law, with noise of their own whose key is drawn from torch's

@@ -26,6 +26,7 @@ ENGINE_ARGS: Final = (
     "decode_width",
     "prefill_chunk_size",
     "strict",
+    "fused",
     "disable_log_stats",
 )
 

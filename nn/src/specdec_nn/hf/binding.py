@@ -34,7 +34,7 @@ _HARMLESS = frozenset(
 class LayerCall:
     """One attention module: its place among the layers, and what its last call passed."""
 
-    __slots__ = ("calls", "index", "owner", "window")
+    __slots__ = ("calls", "index", "owner", "scaling", "sinks", "softcap", "window")
 
     def __init__(self, index: int, owner: Binding) -> None:
         """Remember the place; nothing was called yet."""
@@ -42,6 +42,9 @@ class LayerCall:
         self.owner = owner
         self.calls = 0
         self.window: int | None = None
+        self.scaling = 0.0
+        self.softcap: float | None = None
+        self.sinks: Tensor | None = None
 
 
 class Binding:
@@ -57,6 +60,8 @@ class Binding:
         modules = [m for m in model.modules() if isinstance(getattr(m, "layer_idx", None), int)]
         self._layers = [(module, LayerCall(i, self)) for i, module in enumerate(modules)]
         self._linears = [] if linear is None else _packed_forwards(model, linear)
+        inside = {id(module) for module in model.get_decoder().modules()}  # type: ignore[operator]
+        self._head = [(module, forward) for module, forward in self._linears if id(module) not in inside]
         self._configs = _unique_configs(model)
         self._saved: list[tuple[Any, str, Any]] = []
         self.batched_experts = False
@@ -75,6 +80,17 @@ class Binding:
             yield
         finally:
             self._restore()
+
+    @contextmanager
+    def head(self) -> Iterator[None]:
+        """Run what is above the decoder on packed weights, and leave the decoder alone."""
+        for module, forward in self._head:
+            module.__dict__["forward"] = forward
+        try:
+            yield
+        finally:
+            for module, _ in self._head:
+                module.__dict__.pop("forward", None)
 
     def calls(self) -> list[LayerCall]:
         """Return the modules that called the attention function since the last `reset_calls`."""
@@ -136,11 +152,11 @@ def _packed_forwards(model: nn.Module, linear: Callable[..., Tensor]) -> list[tu
         if "forward" in module.__dict__:
             continue
         if type(module) in (nn.Linear, Conv1D):
-            forwards.append((module, _forward(_packed(module, transposed=type(module) is Conv1D), linear)))
+            forwards.append((module, _forward(packed_linear(module, transposed=type(module) is Conv1D), linear)))
     return forwards
 
 
-def _packed(module: nn.Module, *, transposed: bool) -> PackedLinear:
+def packed_linear(module: nn.Module, *, transposed: bool = False) -> PackedLinear:
     """Return the module's packed weight; engines over one model share it as long as the weight is not written to."""
     weight: Tensor = module.weight  # type: ignore[assignment]
     bias: Tensor | None = module.bias  # type: ignore[assignment]
@@ -220,8 +236,9 @@ def _attention(
         what = strange or ["attention_mask" if attention_mask is not None else "non-causal attention or a batch"]
         message = f"layer {call.index} ({name}) asks for {', '.join(what)}, which a flat ragged batch cannot honour"
         raise TargetError(message)
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     call.calls += 1
-    call.window = sliding_window
+    call.window, call.scaling, call.softcap, call.sinks = sliding_window, scaling, softcap, s_aux
     k, v = key[0].transpose(0, 1), value[0].transpose(0, 1)
     k_pages, v_pages = call.owner.arena.layer(call.index, k, v)
     out = call.owner.attention(
@@ -231,7 +248,7 @@ def _attention(
         k_pages,
         v_pages,
         call.owner.step,
-        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        scaling=scaling,
         softcap=softcap,
         sinks=s_aux,
         window=sliding_window,

@@ -5,9 +5,11 @@ Hosts run their target by it, and methods whose drafter is a language model of i
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,9 @@ from specdec_core.registry.kernels import Kernels
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.hf.binding import Binding
 from specdec_nn.ops.attention.reference import AttentionStep
+
+if TYPE_CHECKING:
+    from specdec_nn.fused.stack import FusedStack
 
 
 class _DecoderAnswer:
@@ -44,10 +49,15 @@ class FlatModel:
         self.model = model.eval()
         self.num_layers = num_layers
         self.vocab_size = vocab_size
+        self.backends = {op: kernels.backend(op, self.device) for op in ("linear", "attention")}
         linear = kernels.get("linear", self.device) if self.device.type == "cpu" else None
         self.binding = Binding(model, kernels.get("attention", self.device), linear)
         self._compact: Callable[..., None] = kernels.get("compact", self.device)
         self.decoder: nn.Module = model.get_decoder()  # type: ignore[operator] # what the head's code calls
+        self.fused: FusedStack | None = None  # set by `specdec_nn.fused.trial.fuse`
+        self._taps: tuple[int, ...] = ()
+        self._tapped_modules: list[nn.Module] = []
+        self.tapped: dict[int, Tensor] = {}
         # Whether the head can run on the rows asked for alone.
         self.keeps_rows = "logits_to_keep" in inspect.signature(type(model).forward).parameters
 
@@ -83,26 +93,90 @@ class FlatModel:
         """Run rows ids [N] int64 at positions [N] int64, and write their keys and values where `step` says.
 
         Returns logits [R, V] of the rows [R] int64 in the model's dtype; None where `rows` is None: then no head runs.
+        The residual stream at the layers that `tap` named is in `tapped` afterwards.
         """
         inputs: dict[str, Any] = {
             "input_ids": ids.to(self.device).unsqueeze(0),
             "position_ids": positions.to(self.device).unsqueeze(0),
             "use_cache": False,
         }
-        with torch.inference_mode(), self.binding:
-            self.binding.step, self.binding.arena = step, arena
-            try:
-                if rows is None:
-                    self.decoder(**inputs)
-                    return None
-                rows = rows.to(self.device)
-                if self.keeps_rows:
-                    logits: Tensor = self.model(**inputs, logits_to_keep=rows).logits[0]
-                    return logits
-                all_logits: Tensor = self.model(**inputs).logits[0]
-                return all_logits[rows]
-            finally:
-                self.binding.step = self.binding.arena = None
+        fused = self.fused
+        with torch.inference_mode():
+            if fused is not None and fused.serves(len(ids)):
+
+                def forward(*args: Any, **kwargs: Any) -> _DecoderAnswer:
+                    final, self.tapped = fused.run(ids, positions, step, arena, self._taps)
+                    return _DecoderAnswer(final)
+
+                with self.binding.head(), self._decoder_that(forward):
+                    return self._call(inputs, rows)
+            with self.binding, self._hooked():
+                self.binding.step, self.binding.arena = step, arena
+                try:
+                    return self._call(inputs, rows)
+                finally:
+                    self.binding.step = self.binding.arena = None
+
+    def _call(self, inputs: dict[str, Any], rows: Tensor | None) -> Tensor | None:
+        """Run the decoder, and the head on the rows asked for."""
+        if rows is None:
+            self.decoder(**inputs)
+            return None
+        rows = rows.to(self.device)
+        if self.keeps_rows:
+            logits: Tensor = self.model(**inputs, logits_to_keep=rows).logits[0]
+            return logits
+        all_logits: Tensor = self.model(**inputs).logits[0]
+        return all_logits[rows]
+
+    @contextmanager
+    def _decoder_that(self, forward: Callable[..., Any]) -> Iterator[None]:
+        """Have the decoder answer by a function."""
+        kept = self.decoder.__dict__.get("forward")
+        self.decoder.__dict__["forward"] = forward
+        try:
+            yield
+        finally:
+            del self.decoder.__dict__["forward"]
+            if kept is not None:
+                self.decoder.__dict__["forward"] = kept
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """Keep, in every later forward, the residual stream [N, H] at the input of each of these layers in `tapped`.
+
+        The number of layers stands for what comes out of the last one. Raises TargetError for a number outside.
+        """
+        modules = self.decoder_layers() if layers else []
+        for k in layers:
+            if not 0 <= k <= len(modules):
+                message = f"aux layer {k} is outside 0..{len(modules)}, the layers of {type(self.model).__name__}"
+                raise TargetError(message)
+        self._taps, self._tapped_modules, self.tapped = tuple(layers), modules, {}
+
+    @contextmanager
+    def _hooked(self) -> Iterator[None]:
+        """Fill `tapped` from the modules of the layers."""
+        layers = self._tapped_modules
+        hooks = []
+        for k in self._taps:
+            if k == len(layers):
+                hooks.append(layers[-1].register_forward_hook(functools.partial(self._keep_output, k)))
+            else:
+                keep = functools.partial(self._keep_input, k)
+                hooks.append(layers[k].register_forward_pre_hook(keep, with_kwargs=True))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _keep_output(self, k: int, module: nn.Module, args: Any, output: Any) -> None:
+        state: Tensor = output[0] if isinstance(output, tuple) else output
+        self.tapped[k] = state.reshape(-1, state.shape[-1])
+
+    def _keep_input(self, k: int, module: nn.Module, args: Any, kwargs: Any) -> None:
+        state: Tensor = args[0] if args else kwargs["hidden_states"]
+        self.tapped[k] = state.reshape(-1, state.shape[-1])
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Return logits [n, V] of final hidden states [n, H], through the model's own head code.
@@ -112,15 +186,8 @@ class FlatModel:
         """
         answer = _DecoderAnswer(hidden)
         ids = torch.zeros((1, hidden.shape[0]), dtype=torch.long, device=self.device)
-        kept = self.decoder.__dict__.get("forward")
-        self.decoder.__dict__["forward"] = lambda *args, **kwargs: answer
-        try:
-            with torch.inference_mode():
-                logits: Tensor = self.model(input_ids=ids).logits[0]
-        finally:
-            del self.decoder.__dict__["forward"]
-            if kept is not None:
-                self.decoder.__dict__["forward"] = kept
+        with torch.inference_mode(), self._decoder_that(lambda *args, **kwargs: answer):
+            logits: Tensor = self.model(input_ids=ids).logits[0]
         return logits
 
     def decoder_layers(self) -> list[nn.Module]:

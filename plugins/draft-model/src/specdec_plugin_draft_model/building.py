@@ -12,6 +12,7 @@ from specdec_core.registry.kernels import Kernels
 from specdec_core.sources import DraftSource, TargetHandle, TargetInfo
 from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.drafters.draft_sampler import DraftSampler
+from specdec_nn.fused.trial import fuse
 from specdec_nn.hf.families import check_config
 from specdec_nn.hf.loading import ModelSource, eos_ids, load_config, load_model
 from specdec_nn.hf.model import FlatModel
@@ -86,4 +87,5 @@ def _load(
     model = load_model(source, target.dtype, target.device, quantization)
     flat = FlatModel(model, info.num_layers, info.vocab_size, kernels)
     probe(flat)
+    fuse(flat)
     return flat
