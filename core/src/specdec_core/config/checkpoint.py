@@ -27,7 +27,7 @@ def locate(model: str, patterns: Sequence[str] | None = None, revision: str | No
     """Return the local path that a name stands for, fetching a hub id that is no local path (only files of `patterns`).
 
     `revision` is the branch, tag or commit of a hub id, None for its main branch; a local path has none. Raises
-    ConfigError for what is neither a file, nor a folder, nor to be had from the hub.
+    ConfigError for what is neither a file, nor a folder, and could not be downloaded from the Hub.
     """
     path = Path(model).expanduser()
     if path.exists():
@@ -46,7 +46,7 @@ def locate(model: str, patterns: Sequence[str] | None = None, revision: str | No
     except Exception as error:  # the hub's client raises a dozen classes for offline, gated, missing, malformed
         cause = str(error).partition("\n")[0]
         what = repr(model) if revision is None else f"{model!r} at revision {revision!r}"
-        message = f"{what} is neither a folder here nor to be had from the hub ({type(error).__name__}: {cause})"
+        message = f"{what} is no local folder and could not be downloaded from the Hub ({type(error).__name__}: {cause})"
         raise ConfigError(message) from error
 
 
