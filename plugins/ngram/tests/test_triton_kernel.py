@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from specdec_testing.triton_checks import assert_triton_checks_pass
 
 
