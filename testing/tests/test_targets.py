@@ -41,6 +41,7 @@ def test_global_random_state_is_neither_used_nor_disturbed():
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", RIGHT)
 def test_greedy_text_is_varied_and_decided(family):
     model = tiny_target(family)

@@ -95,6 +95,7 @@ def identity(make):
     return Checks
 
 
+@pytest.mark.slow
 class TestRaggedTreesDoNotChangeTheText(identity(RaggedTree)):
     pass
 

@@ -127,7 +127,7 @@ def test_an_old_name_is_read_as_todays_with_a_warning(site, settle, problems_of,
         assert set(problems_of({**config, key: given})) == {new}
         return
     expected = settle({**config, new: value})
-    with pytest.warns(DeprecatedNameWarning, match=f"{key} is the old name of {new}: say {new}"):
+    with pytest.warns(DeprecatedNameWarning, match=f"{key} is deprecated; use {new!r}"):
         resolved = settle({**config, key: given})
     assert resolved.config == expected.config
     assert resolved.compute_hash() == expected.compute_hash()

@@ -162,7 +162,7 @@ def test_a_hub_that_cannot_be_reached_is_one_clear_error(monkeypatch):
         raise OSError("offline\nwith details")
 
     monkeypatch.setattr(hub, "snapshot_download", offline)
-    with pytest.raises(ConfigError, match=r"'owner/name' is neither a folder here nor .* \(OSError: offline\)"):
+    with pytest.raises(ConfigError, match=r"'owner/name' is no local folder and could not .* \(OSError: offline\)"):
         _ = DraftSource("owner/name").path
 
 

@@ -21,6 +21,7 @@ from specdec_testing.recording import RecordingProposer
 from specdec_testing.stubs import Fixed, Garbage, stub_plugin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [(12,), (14, 9, 5)], ids=["one", "three, padded on the left"])
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3", "opt"])
 def test_greedy_ids_are_those_of_generate(family: str, lengths: tuple[int, ...]) -> None:

@@ -158,6 +158,7 @@ def test_arguments_are_found_below_wrappers_of_the_callers_own(llama: Any) -> No
         llama.generate(**inputs, **settings(), custom_generate=wrapped, assistant_model=llama)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", [False, True], ids=["padded on the left", "padded on the right"])
 def test_a_penalty_that_ignores_a_number_of_ids_for_each_row_ignores_them(llama: Any, right: bool) -> None:
     inputs = batch((14, 9, 5), right=right)
@@ -208,6 +209,7 @@ def table() -> Any:
     return law, table_target(law)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WARPED)
 def test_sampled_ids_follow_the_law_that_generates_own_warpers_leave(table: Any, name: str) -> None:
     (law, model), (chosen, warpers) = table, WARPED[name]

@@ -91,6 +91,7 @@ def test_speculation_changes_no_entry(temperature: float, count: int) -> None:
             assert all(size <= len(entry) <= size + 1 for entry in mine.outputs[0].logprobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_with_a_decode_width_entries_are_bit_identical(dtype: torch.dtype) -> None:
     model = target("llama", dtype)
@@ -224,6 +225,7 @@ def test_samples_of_one_prompt_share_its_entries(monkeypatch: Any) -> None:
         assert [len(output.logprobs) for output in result.outputs] == [len(o.token_ids) for o in result.outputs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decode_width", [None, 8])
 def test_a_preempted_request_has_each_entry_once(decode_width: int | None) -> None:
     model, texts = target("llama"), prompts((30, 50, 40, 20), seed=5)

@@ -195,6 +195,7 @@ def test_whatever_the_drafts_the_tokens_are_those_of_plain_decoding(
             assert sum(r.metrics.accepted for r in spec) == sum(r.metrics.drafted for r in spec) > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_chunks_preemption_and_a_fixed_width_change_nothing(temperature: float, plain: dict[float, Any]) -> None:
     expected = ids_of(plain[temperature])
@@ -226,6 +227,7 @@ def test_these_checks_see_rows_processed_without_the_drafts_before_them(
     assert ids_of(wrong) != ids_of(plain[0.7])[part]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_a_real_model_in_bfloat16_at_a_fixed_width_says_the_same(temperature: float) -> None:
     from runs import prompts, target

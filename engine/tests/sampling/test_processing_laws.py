@@ -79,6 +79,7 @@ RUNS: dict[str, tuple[Any, dict[str, Any] | None, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", RUNS)
 def test_texts_follow_the_law_of_their_parameters_in_one_batch(case: str) -> None:
     stub, config, cases = RUNS[case]

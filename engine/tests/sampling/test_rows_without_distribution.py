@@ -120,6 +120,7 @@ DRAFTERS: dict[str, tuple[Stub | None, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_request_ends_at_the_models_broken_row_and_others_go_on(name: str) -> None:
     stub, config = DRAFTERS[name]

@@ -58,6 +58,7 @@ def soft_run(exact: bool) -> tuple[np.ndarray, np.ndarray, Any]:
     return pair_counts(results), pair_law(table), results[0].metrics
 
 
+@pytest.mark.slow
 def test_soft_drafts_follow_the_masked_law_since_an_illegal_id_stays_to_be_rejected() -> None:
     counts, law, metrics = soft_run(exact=True)
     assert counts.sum() == 5_000
@@ -66,6 +67,7 @@ def test_soft_drafts_follow_the_masked_law_since_an_illegal_id_stays_to_be_rejec
     assert_follows(counts[counts.sum(axis=1) > 0], law[counts.sum(axis=1) > 0])
 
 
+@pytest.mark.slow
 def test_that_test_sees_the_bias_of_dropping_an_illegal_soft_id() -> None:
     counts, law, _ = soft_run(exact=False)
     with pytest.raises(AssertionError, match="do not follow the law"):

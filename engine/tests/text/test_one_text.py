@@ -111,6 +111,7 @@ def repaired(tokenizer: Any, ids: list[int], skip: bool) -> str:
     return whole(tokenizer, valid, skip).replace(mark, "\ufffd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", TOKENIZERS)
 @pytest.mark.parametrize("skip", [True, False])
 def test_text_is_a_function_of_the_ids_and_equals_decoding_where_bytes_are_valid(

@@ -44,6 +44,7 @@ def stock_states(model: Any, ids: list[int]) -> list[Tensor]:
     return [state[0] for state in out.hidden_states]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gpt2"])
 @pytest.mark.parametrize("name", ["dflash: mixed types", "dflash: final state", "dspark: small vocabulary"])
 def test_drafts_come_from_the_states_that_the_checkpoint_names(name: str, family: str, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def checked(model: str, ids: Ids, target: FakeTarget = TARGET, *, pard: int | No
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3", "gemma2", "gpt_oss", "deepseek_v3"])
 def test_greedy_drafts_are_those_of_the_stock_model_read_anew(family: str, tmp_path: Path) -> None:
     checked(draft(tmp_path / "d", family), Ids.same(VOCAB))

@@ -43,6 +43,7 @@ def nodes_of(call: Call) -> list[tuple[Life, int]]:
     return [(life, i) for life in call.lives for i in range(len(life.drafts[-1][0]))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"speculative_token_tree": str(list(TREE))}], ids=["chain", "tree"])
 @pytest.mark.parametrize("name", ["eagle", "eagle-minicpm-own-head", "eagle3", "eagle3-padded-head", "peagle"])
 def test_reported_laws_are_the_softmax_of_the_oracles_logits(

@@ -49,6 +49,7 @@ def layout(model: str, method: str, **options: Any) -> Layout:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", ["midlayer.", "layers.0.", "model.midlayer.", "model.layers.0."])
 @pytest.mark.parametrize("torch_file", [False, True])
 def test_every_spelling_is_recognised_without_a_word_in_the_path(tmp_path: Path, layer: str, torch_file: bool) -> None:

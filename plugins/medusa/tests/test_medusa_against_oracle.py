@@ -17,6 +17,9 @@ from specdec_plugin_medusa.choices import NAMES, named
 from specdec_testing.contract import script_batch
 from specdec_testing.driving import Driver
 
+# One layout in seven for every change, all of them in `make test`.
+SOME_OFTEN = [name if i % 7 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(LAYOUTS)]
+
 TREES = {
     "two-levels": "[(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)]",
     "deep": "[(0,), (1,), (0, 0), (1, 0), (1, 1), (0, 0, 0), (0, 0, 1), (1, 1, 0)]",
@@ -37,7 +40,7 @@ def driven(layout: Layout, folder: Path, **keys: Any) -> Watch:
     return watch
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", SOME_OFTEN)
 def test_chains_of_every_layout_are_the_oracles(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     watch = driven(layout, tmp_path / "x")
@@ -45,6 +48,7 @@ def test_chains_of_every_layout_are_the_oracles(name: str, tmp_path: Path) -> No
     assert_all_are(watch.rows, lambda row: oracle.chain(layout.heads, row.state, row.limit, VOCAB), clear=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", TREES)
 @pytest.mark.parametrize("name", ["old, torch file", "within the target", "new, cut", "new, padded"])
 def test_trees_are_the_oracles(name: str, shape: str, tmp_path: Path) -> None:
@@ -54,6 +58,7 @@ def test_trees_are_the_oracles(name: str, shape: str, tmp_path: Path) -> None:
     assert_all_are(watch.rows, lambda row: oracle.tree(layout.heads, row.state, paths, row.limit, VOCAB), clear=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_named_trees_are_the_oracles(name: str, tmp_path: Path) -> None:
     layout, paths = LAYOUTS["new"], named(name)
@@ -80,6 +85,7 @@ def in_target_ids(layout: Layout, law: torch.Tensor) -> torch.Tensor:
     return torch.zeros(VOCAB, dtype=torch.float64).index_add(0, ids, law.double())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["old, two layers", "new, scaled", "new, cut", "new, padded", "new, fewer ids"])
 @pytest.mark.parametrize("tree", [None, TREES["deep"]])
 def test_drawn_drafts_report_the_oracles_laws(name: str, tree: str | None, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ MTP = {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], 
 LM = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_attention_heads": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tree", [None, "[(0,), (1,), (0, 0), (1, 0), (0, 0, 0)]"])
 def test_heads_of_fewer_ids_leave_the_targets_law_row_58(tree: str | None, tmp_path: Path) -> None:
     """Their laws are zero on the ids that they lack, and drawn siblings keep the law as well."""

@@ -72,6 +72,7 @@ def assert_drafts_are_of_the_stock_states(
     assert compared > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "opt"])
 def test_heads_read_the_state_behind_the_final_norm_that_the_newest_id_came_from(family: str, tmp_path: Path) -> None:
     model, layout = tiny_target(family), LAYOUTS["old, torch file"]

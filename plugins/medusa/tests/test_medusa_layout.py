@@ -27,10 +27,13 @@ from specdec_core.sources import DraftSource, TargetInfo
 from specdec_plugin_medusa.detection import default_model_of, detect
 from specdec_plugin_medusa.settings import num_heads, num_layers, patch_of
 
+# One layout in seven for every change, all of them in `make test`.
+SOME_OFTEN = [name if i % 7 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(LAYOUTS)]
+
 ONE = random_heads(1)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", SOME_OFTEN)
 def test_every_layout_is_recognised_without_a_word_in_the_path(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     resolved = settled(layout.save(tmp_path / "x"))
@@ -40,6 +43,7 @@ def test_every_layout_is_recognised_without_a_word_in_the_path(name: str, tmp_pa
     assert resolved.num_lookahead_slots == 0, "heads keep no cache"
 
 
+@pytest.mark.slow
 def test_old_files_are_recognised_by_their_tensors_alone_and_a_file_may_be_named(tmp_path: Path) -> None:
     folder = save(tmp_path / "x", old_tensors(ONE), None, "medusa_lm_head.pt")
     for model in (folder, f"{folder}/medusa_lm_head.pt"):

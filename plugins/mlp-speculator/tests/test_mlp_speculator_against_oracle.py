@@ -16,6 +16,9 @@ from specdec_plugin_mlp_speculator.layout import embedding_factor, embedding_wei
 from specdec_testing.contract import script_batch
 from specdec_testing.driving import Driver
 
+# One layout in seven for every change, all of them in `make test`.
+SOME_OFTEN = [name if i % 7 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(LAYOUTS)]
+
 
 def driven(layout: Layout, folder: Path, **keys: Any) -> Watch:
     """Run the speculator through the lives of some requests; chains are accepted in part."""
@@ -30,7 +33,7 @@ def driven(layout: Layout, folder: Path, **keys: Any) -> Watch:
     return watch
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", SOME_OFTEN)
 def test_chains_of_every_variant_are_the_oracles(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     watch = driven(layout, tmp_path / "x")
@@ -40,6 +43,7 @@ def test_chains_of_every_variant_are_the_oracles(name: str, tmp_path: Path) -> N
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "keys", "widths", "kept"),
     [
@@ -67,6 +71,7 @@ def test_trees_are_the_oracles(
     )
 
 
+@pytest.mark.slow
 def test_every_limit_of_a_tree_cuts_it_to_its_first_nodes(tmp_path: Path) -> None:
     layout, seen = LAYOUTS["plain"], set()
     for k in range(1, 10):
@@ -100,6 +105,7 @@ def laws_of(layout: Layout, row: Row) -> list[torch.Tensor]:
     return laws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "tied, stored once", "padded", "fewer ids"])
 def test_drawn_drafts_report_the_oracles_laws_each_after_the_ids_that_were_drawn(name: str, tmp_path: Path) -> None:
     layout, compared, strayed = LAYOUTS[name], 0, 0

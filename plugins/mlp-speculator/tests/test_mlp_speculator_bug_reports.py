@@ -72,6 +72,7 @@ def test_k_above_n_predict_is_refused_with_n_predict_row_72(tmp_path: Path) -> N
         settled(LAYOUTS["plain"].save(tmp_path / "x"), num_speculative_tokens=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["tied, every copy", "tied, stored once", "scaled input", "torch file", "a trainer's spelling"]
 )

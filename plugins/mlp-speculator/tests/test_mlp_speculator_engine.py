@@ -110,6 +110,7 @@ def test_typical_acceptance_is_lossy_and_greedy_where_the_request_is(tmp_path: P
     assert accepted[1] > accepted[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{}, {"n_candidates": 4}])
 def test_switched_off_for_a_while_and_preempted_it_says_and_drafts_the_same(
     keys: dict[str, Any], tmp_path: Path

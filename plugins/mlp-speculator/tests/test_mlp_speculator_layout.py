@@ -15,8 +15,11 @@ from specdec_core.sources import DraftSource
 from specdec_plugin_mlp_speculator.detection import detect
 from specdec_plugin_mlp_speculator.settings import patch_of
 
+# One layout in seven for every change, all of them in `make test`.
+SOME_OFTEN = [name if i % 7 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(LAYOUTS)]
 
-@pytest.mark.parametrize("name", LAYOUTS)
+
+@pytest.mark.parametrize("name", SOME_OFTEN)
 def test_every_variant_is_recognised_without_a_word_in_the_path(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     resolved = settled(layout.save(tmp_path / "x"))

@@ -33,6 +33,7 @@ def test_one_module_drafts_what_the_formats_say(family: str, tmp_path: Path) -> 
     assert found.margin > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", MODELS)
 def test_its_laws_are_those_of_the_formats(family: str, tmp_path: Path) -> None:
     found = run(family, tmp_path, temperature=1.3, **DRAWN)
@@ -51,6 +52,7 @@ def test_several_modules_draft_what_the_formats_say(family: str, modules: int, k
     assert found.margin > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["deepseek", "glm4_moe"])
 def test_their_laws_are_those_of_the_formats(family: str, tmp_path: Path) -> None:
     found = run(family, tmp_path, 2, running=2, temperature=1.3, **DRAWN)

@@ -43,6 +43,7 @@ def stock_states(model: Any, ids: list[int], *, before_norm: bool) -> torch.Tens
     return kept[0] if before_norm else kept[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "modules"), [*((family, 1) for family in MODELS), ("deepseek", 2)])
 def test_drafts_are_those_over_the_targets_own_states(family: str, modules: int, tmp_path: Path) -> None:
     """So it is the right state of the right row that goes in, chunked prompts and rejected drafts included."""

@@ -176,6 +176,7 @@ def test_in_low_precision_what_chooses_experts_stays_in_float32(tmp_path: Path) 
 # What is missing, or too much
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", MODELS)
 def test_a_module_without_any_one_of_its_tensors_is_refused_by_the_name(family: str, tmp_path: Path) -> None:
     tensors = mtp_models.module_tensors(family)

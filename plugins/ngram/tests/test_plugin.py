@@ -80,7 +80,7 @@ def test_wrong_bounds_and_misspelt_ones_reach_the_user_as_one_error():
 
 
 def test_the_old_spelling_of_a_bound_is_read_with_a_warning():
-    with pytest.warns(DeprecatedNameWarning, match="ngram_prompt_lookup_max is the old name of prompt_lookup_max"):
+    with pytest.warns(DeprecatedNameWarning, match="ngram_prompt_lookup_max is deprecated; use 'prompt_lookup_max'"):
         resolved = resolved_by(registry_of(), "ngram", {"ngram_prompt_lookup_max": 10})
     assert (resolved.options.prompt_lookup_min, resolved.options.prompt_lookup_max) == (10, 10)
 

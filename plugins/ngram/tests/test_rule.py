@@ -44,6 +44,7 @@ def test_published_vectors(ids, low, high, k, earliest, latest):
     assert drafts(ids, low, high, k, "latest") == [latest]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("match", ["earliest", "latest"])
 def test_equals_brute_force_after_every_growth(match, expected, text_of):
     rng = random.Random(match)
@@ -59,6 +60,7 @@ def test_equals_brute_force_after_every_growth(match, expected, text_of):
         assert drafts(ids, low, high, k, match, sizes=sizes) == want, (ids, low, high, k, sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("match", ["earliest", "latest"])
 def test_equals_brute_force_on_longer_texts_that_outgrow_their_arrays(match, expected):
     rng = random.Random(7)

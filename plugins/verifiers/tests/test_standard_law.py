@@ -162,6 +162,7 @@ def one_uniform(noise, purpose, words):
     return torch_ref.uniform(noise, purpose, torch.zeros_like(words))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drafts", "wrong"),
     [

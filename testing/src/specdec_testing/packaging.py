@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import subprocess
 import sys
@@ -20,6 +21,22 @@ from specdec_testing.subject import SubjectFixtures
 HEAVY: Final = ("torch", "numba", "triton", "transformers")
 
 
+@functools.lru_cache
+def _imported(method: str) -> subprocess.CompletedProcess[str]:
+    """Run a fresh interpreter that prints which heavy libraries a method's plugin and its options load; once each."""
+    code = f"""
+        import sys
+        from specdec_core.registry.catalog import Catalog
+        from specdec_core.registry.loader import Registry
+        registry = Registry(Catalog.discover())
+        loaded = registry.find("proposer", {method!r})
+        registry.call(loaded, "specdec_method_options", method={method!r})
+        print([name for name in {HEAVY!r} if name in sys.modules])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 class PackagingContract(SubjectFixtures, Contract, promises=True):
     """The promises that need no proposer. Two of them are skipped for an unpackaged plugin."""
 
@@ -36,17 +53,7 @@ class PackagingContract(SubjectFixtures, Contract, promises=True):
     def test_plugin_module_imports_nothing_heavy(self, method: str, plugins: Mapping[str, Any] | None) -> None:
         """Importing the plugin object and reading its options, in a fresh interpreter, loads no torch and the like."""
         record = self._installed(method, plugins)
-        code = f"""
-            import sys
-            from specdec_core.registry.catalog import Catalog
-            from specdec_core.registry.loader import Registry
-            registry = Registry(Catalog.discover())
-            loaded = registry.find("proposer", {record.name!r})
-            registry.call(loaded, "specdec_method_options", method={record.name!r})
-            print([name for name in {HEAVY!r} if name in sys.modules])
-        """
-        command = [sys.executable, "-c", textwrap.dedent(code)]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = _imported(record.name)
         assert result.returncode == 0, result.stderr
         assert result.stdout.strip() == "[]", f"importing {record.value} imports {result.stdout.strip()}"
 

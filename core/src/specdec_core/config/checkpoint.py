@@ -50,7 +50,8 @@ def locate(model: str, patterns: Sequence[str] | None = None, revision: str | No
     except Exception as error:  # the hub's client raises a dozen classes for offline, gated, missing, malformed
         cause = str(error).partition("\n")[0]
         what = repr(model) if revision is None else f"{model!r} at revision {revision!r}"
-        message = f"{what} is neither a folder here nor to be had from the hub ({type(error).__name__}: {cause})"
+        reason = f"{type(error).__name__}: {cause}"
+        message = f"{what} is no local folder and could not be downloaded from the Hub ({reason})"
         raise ConfigError(message) from error
 
 

@@ -30,7 +30,7 @@ def renew(settling: Settling) -> None:
             continue
         kept[entry.new] = entry.values.get(given[key], given[key]) if entry.values else given[key]
         names[entry.new] = key
-        settling.warn(f"{key} is the old name of {entry.new}: say {entry.new}", DeprecatedNameWarning)
+        settling.warn(f"{key} is deprecated; use {entry.new!r}", DeprecatedNameWarning)
         settling.decide(entry.new, kept[entry.new], f"given as {key}, its old name")
     settling.config, problems = SpeculativeConfig.read(kept)
     settling.problems.extend(_named(problem, names) for problem in problems)
