@@ -32,8 +32,6 @@ ROW_CHUNK: Final = 256  # rows a call: bounds the float32 copy of x, keeps it in
 # Rows and vectors of 16 outputs that the accumulators of one block take: 24 of 32 wide registers, or half of 16 narrow.
 BLOCK, VECTORS = (8, 3) if simd.WIDE else (4, 1)
 TILE: Final = VECTORS * simd.LANES
-LINE: Final = 64  # bytes of a cache line
-AHEAD: Final = 2048  # bytes of weights asked for ahead of their use: the hardware's own prefetch ends at a page
 
 
 def _inputs_a_group(name: str) -> int:
@@ -61,9 +59,15 @@ def _emit_block(b: Any, name: str, rows: int, x: Any, stride: Any, w: Any, group
     """Emit [m, v] = sum over i of x[m, i] w[i, v], flat; x float32, rows `stride` apart; w a tile as packed."""
     x_rows = [b.add(x, b.mul(stride, simd.const(4 * m))) for m in range(rows)]
     together = _inputs_a_group(name)
+    part = simd.LANES * simd.size(name) * together  # bytes of one vector of a group
 
     def one_group(group: Any, sums: list[Any]) -> list[Any]:
         sums = list(sums)
+        # The next tile comes to the second-level cache meanwhile: memory and arithmetic overlap, which the hardware's
+        # own prefetch, ending at each page, does not achieve.
+        ahead = b.mul(b.add(groups, group), simd.const(VECTORS * part))
+        for v in range(VECTORS):
+            simd.prefetch(b, w, b.add(ahead, simd.const(v * part)))
         for n, weights in enumerate(_emit_weights(b, name, w, group)):
             for m in range(rows):
                 at = b.add(b.mul(group, simd.const(4 * together)), simd.const(4 * n))
