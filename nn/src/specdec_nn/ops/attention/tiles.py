@@ -24,6 +24,7 @@ FACTORS: Final = BLOCK * KEYS  # where a block's factors stand behind its scores
 ONES: Final = FACTORS + BLOCK  # and factors of one
 SCORES: Final = FACTORS + 16  # floats of a block of scores with its factors
 
+
 @njit(nogil=True, error_model="numpy")
 def load(call: Any, task: Task, first: int, end: int, values: int) -> None:
     """Load keys first .. end - 1 of one tile: the task's keys [dims, KEYS] and values [KEYS, columns], float32."""

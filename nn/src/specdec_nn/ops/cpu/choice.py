@@ -9,7 +9,7 @@ from typing import Final
 from llvmlite import binding
 from numba import config
 
-from specdec_core.errors import SpecdecError
+from specdec_core.errors import ConfigError
 
 VARIABLE: Final = "SPECDEC_CPU"
 SETS: Final = {"avx2": ("avx2", "fma"), "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl")}  # best one last
@@ -34,7 +34,7 @@ def available(found: frozenset[str]) -> list[str]:
 def choose(wanted: str | None, found: frozenset[str]) -> str:
     """Return the instruction set to compile for: the best, or the one wanted; "other" where there is none of SETS.
 
-    Raises SpecdecError for a name that is unknown, or that this CPU or these kernels lack.
+    Raises ConfigError for a name that is unknown, or that this CPU or these kernels lack.
     """
     names = available(found)
     if wanted is None:
@@ -43,10 +43,10 @@ def choose(wanted: str | None, found: frozenset[str]) -> str:
         return wanted
     choice = f"choose one of {', '.join(names) or 'none on this CPU'}, or unset {VARIABLE}"
     if wanted not in {**SETS, **UNBUILT}:
-        raise SpecdecError(f"{VARIABLE}={wanted} is no instruction set that the CPU kernels know; {choice}")
+        raise ConfigError(f"{VARIABLE}={wanted} is no instruction set that the CPU kernels know; {choice}")
     if wanted in UNBUILT and UNBUILT[wanted] in found:
-        raise SpecdecError(f"{VARIABLE}={wanted}: this CPU may have it, but no kernel is built for it; {choice}")
-    raise SpecdecError(f"{VARIABLE}={wanted}: this CPU lacks it; {choice}")
+        raise ConfigError(f"{VARIABLE}={wanted}: this CPU may have it, but no kernel is built for it; {choice}")
+    raise ConfigError(f"{VARIABLE}={wanted}: this CPU lacks it; {choice}")
 
 
 def _apply(name: str) -> frozenset[str]:
