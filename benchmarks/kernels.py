@@ -1,6 +1,7 @@
 """Times the CPU kernels beside torch: linear layers of SmolLM2's shapes, attention over pages, the race, token trees.
 
     python benchmarks/kernels.py --dtype bfloat16
+    SPECDEC_CPU=avx2 python benchmarks/kernels.py --dtype bfloat16
 
 Every figure is the best of many calls, in microseconds. Kernel and baseline take turns, so that a busy machine slows
 both, and their results are compared before they are timed. Trees are timed beside chains of as many nodes, which give
@@ -36,13 +37,16 @@ from specdec_nn.ops.attention.numba import attention
 from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
 from specdec_nn.ops.compact.numba import compact
 from specdec_nn.ops.compact.reference import compact_reference
+from specdec_nn.ops.cpu.choice import CHOSEN
 from specdec_nn.ops.linear.numba import linear
 from specdec_nn.ops.linear.reference import PackedLinear
 from specdec_nn.ops.race.numba import race
 from specdec_nn.ops.race.reference import race_reference
 
-ROWS = (1, 4, 8, 16, 32, 256)
+ROWS = (1, 4, 8, 16, 32, 512)
 SHAPES = ((576, 576), (192, 576), (1536, 576), (576, 1536), (49152, 576))
+COLD = 256 * 2**20  # bytes of weights that go by between two uses of one, as in a model
+COLD_SHAPES = ((576, 576), (1536, 576), (576, 1536), (4864, 896), (3072, 1024), (2048, 2048))
 SEGMENTS = {  # requests x (rows, keys before them)
     "1 row, no context": [(1, 0)],
     "1 row at 100": [(1, 100)],
@@ -102,6 +106,26 @@ def linear_figures(dtype: torch.dtype, budget: float) -> list[Figure]:
             x = torch.randn(rows, inputs).to(dtype)
             calls = partial(linear, x, packed), partial(F.linear, x, packed.weight)
             figures.append(compare("linear", f"[{outputs}, {inputs}] x {rows}", calls, "F.linear", budget, 0.05))
+    return figures
+
+
+def cold_figures(dtype: torch.dtype, passes: int = 6) -> list[Figure]:
+    """Time 8, 16 and 32 rows beside one row, with weights that are in no cache: the mean of each weight's best time."""
+    figures = []
+    for outputs, inputs in COLD_SHAPES:
+        layers = [PackedLinear(torch.randn(outputs, inputs).to(dtype)) for _ in range(COLD // (outputs * inputs * 2))]
+        best = {rows: np.full(len(layers), np.inf) for rows in (1, 8, 16, 32)}
+        for _ in range(passes):
+            for rows, times in best.items():
+                x = torch.randn(rows, inputs).to(dtype)
+                for n, packed in enumerate(layers):
+                    start = time.perf_counter()
+                    linear(x, packed)
+                    times[n] = min(times[n], (time.perf_counter() - start) * 1e6)
+        one = round(float(best.pop(1).mean()), 1)
+        for rows, times in best.items():
+            case = f"[{outputs}, {inputs}] x {rows}, weights in no cache"
+            figures.append(Figure("linear", case, round(float(times.mean()), 1), one, "1 row"))
     return figures
 
 
@@ -204,14 +228,22 @@ def main(
     torch.manual_seed(0)
     kind = getattr(torch, dtype)
     with torch.inference_mode():
-        figures = [*linear_figures(kind, budget), *attention_figures(kind, budget), *race_figures(budget)]
+        figures = [
+            *linear_figures(kind, budget),
+            *cold_figures(kind),
+            *attention_figures(kind, budget),
+            *race_figures(budget),
+        ]
         figures += tree_figures(kind, budget)
-    table = Table("op", "case", "kernel us", "baseline us", "baseline", "ratio", title=f"{dtype}, best of many")
+    table = Table(
+        "op", "case", "kernel us", "baseline us", "baseline", "ratio", title=f"{dtype}, {CHOSEN}, best of many"
+    )
     for figure in figures:
         times = str(figure.kernel), str(figure.baseline)
         table.add_row(figure.op, figure.case, *times, figure.baseline_name, f"{figure.baseline / figure.kernel:.2f}")
     Console().print(table)
     about = {"machine": platform.machine(), "threads": torch.get_num_threads(), "dtype": dtype}
+    about |= {"instructions": CHOSEN}
     about |= {"torch": torch.__version__, "numba": numba.__version__}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"about": about, "figures": [asdict(figure) for figure in figures]}, indent=1) + "\n")
