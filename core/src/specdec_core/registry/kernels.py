@@ -70,8 +70,8 @@ class Kernels:
         """Return the best kernel of an op for a device ("cuda", "cpu:0", a torch.device).
 
         A backend that cannot be imported is passed over, logged once with the reason. Raises UnknownNameError listing
-        the ops, ConflictError for two claims of one op and backend, ConfigError for a bad `SPECDEC_KERNELS`, and the
-        import error of the last candidate if none can be had.
+        the ops, ConflictError for two claims of one op and backend, ConfigError for a bad `SPECDEC_KERNELS` or for a
+        setting that a backend refuses (`SPECDEC_CPU`), and the import error of the last candidate if none can be had.
         """
         return self._choose(op, device)[1]
 
@@ -146,6 +146,8 @@ class Kernels:
             try:
                 kernel: Callable[..., Any] = import_object(record)
             except PluginError as error:
+                if isinstance(error.__cause__, ConfigError):  # a setting that it refuses
+                    raise error.__cause__ from error
                 failure = error
                 self._log_failure(record, op, device, backend, error)
                 continue

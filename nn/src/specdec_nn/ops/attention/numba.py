@@ -61,8 +61,7 @@ def scratch_bytes(call: Any) -> int:
     dims, columns, record = call.dims, call.columns, call.record // 4
     floats = 2 * KEYS + KEYS * (dims + columns) + SCORES + call.longest * call.group * (dims + 2 * record)
     floats += call.tree_tiles * KEYS * (columns + call.longest * call.group)
-    whole: int = (floats * 4 + _ALIGN - 1) // _ALIGN * _ALIGN
-    return whole
+    return int((floats * 4 + _ALIGN - 1) // _ALIGN * _ALIGN)
 
 
 @njit(nogil=True, error_model="numpy")

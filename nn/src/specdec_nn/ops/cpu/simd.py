@@ -10,9 +10,11 @@ import platform
 from collections.abc import Callable
 from typing import Any, Final
 
-from llvmlite import binding, ir
-from numba import config, types
+from llvmlite import ir
+from numba import types
 from numba.core import cgutils
+
+from specdec_nn.ops.cpu.choice import FEATURES
 
 LANES: Final = 16
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
@@ -20,14 +22,6 @@ F16, F32 = ir.HalfType(), ir.FloatType()
 VF16, VF32, VI16, VI32 = (ir.VectorType(element, LANES) for element in (F16, F32, I16, I32))
 
 
-def _features() -> frozenset[str]:
-    """Return the CPU features that numba compiles for, its environment variables honoured."""
-    if config.CPU_FEATURES is not None:
-        return frozenset(part[1:] for part in config.CPU_FEATURES.split(",") if part.startswith("+"))
-    return frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
-
-
-FEATURES: Final = _features()
 ARM64: Final = platform.machine().lower() in ("aarch64", "arm64")
 HAS_FMA: Final = ARM64 or "fma" in FEATURES  # without it, llvm.fma becomes a library call per lane
 HAS_HALF: Final = ARM64 or "f16c" in FEATURES  # without it, converting a half needs a runtime that numba does not link
@@ -96,11 +90,11 @@ def fma(b: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def prefetch(b: Any, base: Any, offset: Any) -> None:
-    """Ask for the cache line at base + offset, which may lie past the end of the data: a wrong guess costs nothing."""
+    """Ask for a cache line, into the second level; it may lie past the end of the data: a wrong guess costs nothing."""
     place = b.inttoptr(b.add(base, offset), I8.as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
     function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-    b.call(function, [place, I32(0), I32(3), I32(1)])
+    b.call(function, [place, I32(0), I32(2), I32(1)])
 
 
 def _same(kind: Any, value: int) -> Any:
