@@ -110,7 +110,7 @@ def test_the_attention_function_is_in_transformers_table_during_a_forward_alone(
     seen: list[bool] = []
     model = tiny_target("llama")
     model.lm_head.register_forward_pre_hook(lambda module, args: seen.append("specdec" in ALL_ATTENTION_FUNCTIONS))
-    with LLM(hf_model=model) as one, LLM(hf_model=model) as other:
+    with LLM(hf_model=model, fused=False) as one, LLM(hf_model=model, fused=False) as other:
         seen.clear()
         one.generate(prompts((9,)), params(1))
         assert seen and all(seen) and "specdec" not in ALL_ATTENTION_FUNCTIONS
