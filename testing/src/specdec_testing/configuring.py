@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from specdec_core.sources import TargetInfo
 from specdec_core.traits import MethodTraits
@@ -16,6 +16,8 @@ K: Final = "num_speculative_tokens"
 
 class ConfigurationContract(Contract, promises=True):
     """The promises that a resolved configuration shows; fixtures are those of `ProposerContract`."""
+
+    page: ClassVar[str] = "docs/hooks.md"
 
     def test_traits_are_the_same_when_asked_twice(self, built: Built, target: FakeTarget) -> None:
         """Traits are a function of options, draft and target."""
