@@ -16,7 +16,7 @@ from specdec_core.traits import MethodTraits
 from specdec_testing.stubs import Stub
 
 THIRD_PARTY = Path(__file__).parent / "third_party" / "acme-echo"
-METHODS = ("table_drafts", "wrong", "reads_states")
+METHODS = ("table_drafts", "wrong", "reads_states", "repeats", "repeats_states")
 
 
 def install_third_party(folder):
@@ -33,9 +33,8 @@ def register(folder):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-tests\nVersion: 1.0\n")
     points = "".join(f"{name} = {__name__}:plugin\n" for name in METHODS)
-    (info / "entry_points.txt").write_text(
-        f"[specdec.proposers.v1]\n{points}[specdec.extensions.v1]\nwatching = {__name__}:watching\n"
-    )
+    extensions = f"[specdec.extensions.v1]\nwatching = {__name__}:watching\n"
+    (info / "entry_points.txt").write_text(f"[specdec.proposers.v1]\n{points}{extensions}")
     return folder
 
 
@@ -61,14 +60,21 @@ class Plugin:
 
     @hookimpl
     def specdec_method_traits(self, ctx):
-        states = ctx.method == "reads_states"
+        states = ctx.method.endswith("states")
         return MethodTraits(rows="all" if states else "none", hidden=states)
 
     @hookimpl
-    def specdec_make_proposer(self, ctx, build):
+    def specdec_make_proposer(self, ctx):
         if ctx.method == "wrong":
-            return Wrong(ctx.options.how, ctx.options.every, build.target.info.vocab_size)
-        return TableDrafts()
+            return Wrong(ctx.options.how, ctx.options.every, ctx.target.vocab_size)
+        return Repeats() if ctx.method.startswith("repeats") else TableDrafts()
+
+
+class Repeats(Stub):
+    """Drafts the newest id three times: right where a random model has come to repeat itself."""
+
+    def row(self, batch, i):
+        return [int(batch.request(i).tokens[-1])] * 3
 
 
 class TableDrafts(Stub):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.sources import TargetInfo
@@ -19,6 +19,8 @@ K: Final = "num_speculative_tokens"
 
 class ConfigurationContract(Contract, promises=True):
     """The promises that a resolved configuration shows; fixtures are those of `ProposerContract`."""
+
+    page: ClassVar[str] = "docs/hooks.md"
 
     def test_traits_are_the_same_when_asked_twice(self, built: Built, target: FakeTarget) -> None:
         """Traits are a function of options, draft and target."""

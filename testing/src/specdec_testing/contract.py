@@ -6,15 +6,18 @@ import gc
 import random
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
+from specdec_core.draft import BatchView
+from specdec_core.noise import Noise
 from specdec_core.protocols import Proposer
 from specdec_core.traits import MethodTraits
 from specdec_testing.building import Built, build
+from specdec_testing.checking import host_rows
 from specdec_testing.configuring import ConfigurationContract
 from specdec_testing.drawn import assert_drafts_follow_q
 from specdec_testing.driving import Driver, Script
@@ -46,12 +49,25 @@ def script_batch(count: int = 8, seed: int = 0, vocab_size: int = 128, k: int = 
     return scripts
 
 
+def _nothing_asked(proposer: Proposer, count: int) -> BatchView:
+    """Return a batch of started requests that may get no drafts."""
+    requests = [FakeRequest(f"nothing-{i}", [5, 6, 5, 6, 5][: 2 + i]) for i in range(count)]
+    for request in requests:
+        proposer.start(request.view)
+    known = np.array([len(request.tokens) for request in requests], np.int32)
+    noise = Noise(np.zeros(count, np.uint64), known, np.zeros(count, np.int32))
+    views = [request.view for request in requests]
+    return BatchView(views, known - 1, np.ones(count, np.bool_), np.zeros(count, np.int32), noise)
+
+
 class ProposerContract(PackagingContract, ConfigurationContract, promises=True):
     """The promises of a proposer plugin.
 
     A subclass gives the fixture `method`, and may give `options` (keys of the speculative configuration), `plugins`
     (an unpackaged plugin, as `LLM(plugins=...)` takes it), `k`, and `target` for a method that needs a certain one.
     """
+
+    page: ClassVar[str] = "docs/step.md"
 
     @pytest.fixture
     def k(self) -> int:
@@ -160,6 +176,8 @@ class ProposerContract(PackagingContract, ConfigurationContract, promises=True):
         )
         assert not driver.problems, "\n".join(driver.problems[:5])
         assert driver.longest == 0
+        if traits.rows == "none":  # hosts may leave such rows out of the call, or not
+            assert host_rows(proposer.propose(_nothing_asked(proposer, 3))) == [[]] * 3
 
     def test_known_ids_are_left_alone(
         self, proposer: Proposer, traits: MethodTraits, target: FakeTarget, k: int

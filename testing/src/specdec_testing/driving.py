@@ -31,6 +31,7 @@ from specdec_testing.fakes import FakeRequest
 
 METHOD: Final = "the method under test"
 CROWD: Final = 1_000_000  # a batch size at which the driver's configuration switches speculation off
+SPECULATIVE: Final = SpeculativeConfig(disable_by_batch_size=CROWD - 1)
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class _Configured:
     num_speculative_tokens: int
     max_model_len: int
     method: str = METHOD
-    config: SpeculativeConfig = SpeculativeConfig(disable_by_batch_size=CROWD - 1)
+    config: SpeculativeConfig = SPECULATIVE
 
 
 class _Scripted:
@@ -270,7 +271,7 @@ class Driver:
         return False
 
     def _step(self, lives: list[_Life], runner: ProposerRunner) -> None:
-        """Ask for drafts of all requests, in shuffled order; those that are off in this step are in a call of their own.
+        """Ask for drafts of all requests, in shuffled order; for those that are off in this step in a call of its own.
 
         That call has the batch size at which speculation is off, which for a host is so for all requests at once.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -31,6 +31,8 @@ class HostContract(Contract, promises=True):
 
     A subclass sets `vocab_size` and `prompts`, and writes `generate`.
     """
+
+    page: ClassVar[str] = "docs/hosting.md"
 
     vocab_size: int
     prompts: Sequence[Sequence[int]] = ([5, 9, 5, 9, 5], [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])

@@ -106,19 +106,20 @@ def sample_prompts(vocab_size: int = 128, count: int = 6, seed: int = 0) -> list
     return prompts
 
 
-class IdentityContract(SubjectFixtures, Contract, promises=True):
+class IdentityChecks(SubjectFixtures, Contract, promises=True):
     """Text with speculation equals plain text, through the reference engine on tiny targets.
 
-    A subclass gives the fixtures of `SubjectFixtures`. `target` may be overridden for a method that needs a certain
-    one, `families` and `ks` say what is tried.
+    A subclass gives the fixtures of `SubjectFixtures`. `model_of` may be overridden for a method that needs a certain
+    target, `families` and `ks` say what is tried.
     """
 
+    page: ClassVar[str] = "docs/losslessness.md"
     families: ClassVar[Sequence[str]] = ("llama", "gemma3")
     ks: ClassVar[Sequence[int]] = (1, 4)
     max_tokens: ClassVar[int] = 16
     max_model_len: ClassVar[int] = 192
 
-    def target(self, family: str, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
+    def model_of(self, family: str, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
         """Return the target of a family."""
         return tiny_target(family, dtype=dtype)
 
@@ -150,7 +151,7 @@ class IdentityContract(SubjectFixtures, Contract, promises=True):
         """Compare plain and speculative runs for every family and k; at least one of them must have drafted."""
         total = 0
         for family in self.families:
-            model = self.target(family, dtype)
+            model = self.model_of(family, dtype)
             plain = self.run(model, params, **llm)
             for k in self.ks:
                 speculative = self.run(model, params, subject.speculative_config(k), subject.plugins, **llm)
@@ -187,3 +188,15 @@ class IdentityContract(SubjectFixtures, Contract, promises=True):
         """With `decode_width` the promise is bit identity in any dtype."""
         params = self.params(3) + self.params(3, temperature=0.8)
         self.check(subject, params, torch.bfloat16, decode_width=8)
+
+
+class IdentityContract(IdentityChecks, promises=True):
+    """The same checks as a class of their own; here the method that may be overridden is `target`."""
+
+    def target(self, family: str, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
+        """Return the target of a family."""
+        return tiny_target(family, dtype=dtype)
+
+    def model_of(self, family: str, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
+        """Return the target of a family."""
+        return self.target(family, dtype)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pytest
 
@@ -39,6 +39,8 @@ def _imported(method: str) -> subprocess.CompletedProcess[str]:
 
 class PackagingContract(SubjectFixtures, Contract, promises=True):
     """The promises that need no proposer. Two of them are skipped for an unpackaged plugin."""
+
+    page: ClassVar[str] = "docs/plugin-in-ten-minutes.md"
 
     def test_entry_point_is_present_and_named_by_the_rule(self, method: str, plugins: Mapping[str, Any] | None) -> None:
         """The distribution is specdec-plugin-*, its package specdec_plugin_*, and one entry point has the name."""
