@@ -19,7 +19,7 @@ from specdec_testing.stubs import Stub, stub_plugin
 
 class Mine(Stub):
     def row(self, batch, i):
-        return [int(batch.request(i).tokens[-1])] * {count}
+        return [{token}] * int(batch.max_draft[i])
 
 
 class TestMine(MethodContract):
@@ -44,38 +44,39 @@ def test_of_the_authors_own():
 CHECK = "test_drafts_are_in_contract_over_ragged_batches"
 
 
-def run(pytester, count, *arguments):
-    pytester.makepyfile(test_mine=AUTHOR.format(count=count))
-    return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "ignore", *arguments)
+def run(pytester, token, *arguments):
+    pytester.makepyfile(test_mine=AUTHOR.format(token=token))
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "ignore", *arguments)
 
 
 def test_one_class_and_two_fixtures_are_all_that_an_author_writes(pytester):
-    result = run(pytester, "int(batch.max_draft[i])", "-k", "TestMine and (ragged or greedy_text)")
+    result = run(pytester, "int(batch.request(i).tokens[-1])", "-k", "TestMine and (ragged or greedy_text)")
     result.assert_outcomes(passed=2, deselected=result.parseoutcomes()["deselected"])
 
 
 def test_a_check_that_fails_says_what_was_expected_and_seen_and_where_to_read(pytester):
-    result = run(pytester, "9", "-k", f"{CHECK} or authors_own")
+    result = run(pytester, "9999", "-k", f"{CHECK} or authors_own")
     text = " ".join(result.stdout.str().split())
     assert (
         f"test_mine.py::TestMine::{CHECK} failed. Expected: Over lives with chunks, joins, ends, acceptances and "
-        "limits of all kinds, every draft is in contract. Seen: row 0: 9 drafts where at most"
+        "limits of all kinds, every draft is in contract. Seen: row "
     ) in text
+    assert "[9999] are outside 0 .. 127" in text
     assert "docs/step.md of the specdec repository explains it. (-vv shows the traceback.)" in text
     assert "driver.run" not in text  # no line of the kit's source
     assert "def test_of_the_authors_own" in text  # other tests read as ever
 
 
 def test_the_traceback_is_there_for_those_who_ask(pytester):
-    result = run(pytester, "9", "-k", CHECK, "-vv")
+    result = run(pytester, "9999", "-k", CHECK, "-vv")
     text = result.stdout.str()
     assert "driver.run" in text and "docs/step.md" in text
 
 
 def test_without_the_fixture_options_the_author_is_told(pytester):
-    source = AUTHOR.format(count=1).replace("def options", "def other")
+    source = AUTHOR.format(token=7).replace("def options", "def other")
     pytester.makepyfile(test_mine=source)
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "ignore", "-k", CHECK)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "ignore", "-k", CHECK)
     assert "TestMine must define a fixture `options`" in result.stdout.str()
 
 

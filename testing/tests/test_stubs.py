@@ -201,7 +201,7 @@ def test_the_driver_shows_the_shifted_layout_and_every_end(rows, when_off):
     assert reasons["long"] == "done" and reasons["hit"] == "aborted"
     assert ("preempted", "preempted") in stub.finished
     gaps = [call for call in stub.calls_seen if call.rows is not None and call.rows.gap.any()]
-    assert bool(gaps) == (rows == "all")
+    assert gaps  # the request with a hit in the prefix cache, as the host half marks it
 
 
 def test_recorded_rows_carry_each_position_once_with_its_own_states():
