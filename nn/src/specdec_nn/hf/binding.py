@@ -60,7 +60,8 @@ class Binding:
         modules = [m for m in model.modules() if isinstance(getattr(m, "layer_idx", None), int)]
         self._layers = [(module, LayerCall(i, self)) for i, module in enumerate(modules)]
         self._linears = [] if linear is None else _packed_forwards(model, linear)
-        inside = {id(module) for module in model.get_decoder().modules()}  # type: ignore[operator]
+        decoder = getattr(model, "get_decoder", None)  # a list of layers by themselves has none
+        inside = {id(module) for module in (model if decoder is None else decoder()).modules()}
         self._head = [(module, forward) for module, forward in self._linears if id(module) not in inside]
         self._configs = _unique_configs(model)
         self._saved: list[tuple[Any, str, Any]] = []
