@@ -9,6 +9,7 @@ import importlib.metadata
 import inspect
 import io
 import json
+import logging
 import os
 import re
 import runpy
@@ -167,10 +168,11 @@ LONG_PAGE = DOCS / "plugin-in-ten-minutes.md"
     [pytest.param(page, marks=pytest.mark.slow) if page == LONG_PAGE else page for page in RUN],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_a_page_can_be_followed_from_top_to_bottom(page, model, tmp_path, monkeypatch):
+def test_a_page_can_be_followed_from_top_to_bottom(page, model, tmp_path, monkeypatch, caplog):
     (tmp_path / "path" / "to").mkdir(parents=True)
     (tmp_path / "path" / "to" / "model").symlink_to(model)
     reader = Reader(tmp_path, monkeypatch)
+    caplog.set_level(logging.NOTSET, "specdec_engine")  # which a page may set, and which is put back
     with contextlib.redirect_stdout(io.StringIO()):
         reader.follow(page)
     reader.forget()

@@ -40,6 +40,7 @@ KNOWN_CIRCLES: tuple[frozenset[str], ...] = (
         {
             "specdec_core.config.options",
             "specdec_core.config.speculative",
+            "specdec_core.context",
             "specdec_core.hookspecs",
             "specdec_core.registry.loader",
         }

@@ -33,7 +33,7 @@ REASONS = {
 
 def is_fused(model: Any, **arguments: Any) -> bool:
     with LLM(hf_model=model, **arguments) as llm:
-        return llm._target.flat.fused is not None
+        return llm._engine.target.flat.fused is not None
 
 
 @pytest.mark.parametrize("family", [*RIGHT, *SIMILAR])

@@ -39,21 +39,21 @@ def decode(config: dict[str, Any] | None) -> tuple[list[list[list[int]]], LLM, l
     stub = RecordingProposer("all", hidden=True, aux_layers=(1,))
     plugins = {"stub": noting(stub, heard)}
     with LLM(hf_model=target("llama"), speculative_config=config, plugins=plugins, strict=True) as llm:
-        forward = llm._target.forward
+        forward = llm._engine.target.forward
 
         def recorded(works: Any) -> Any:
             outs.append(forward(works))
             return outs[-1]
 
-        llm._target.forward = recorded  # type: ignore[method-assign]  # looked at, not replaced
+        llm._engine.target.forward = recorded  # type: ignore[method-assign]  # looked at, not replaced
         text = ids_of(llm.generate(prompts((9, 40, 1)), params(3)))
     return text, llm, heard, stub, outs
 
 
 def test_without_a_configuration_there_is_no_proposer_no_hook_and_no_recorded_row() -> None:
     text, llm, heard, stub, outs = decode(None)
-    assert (llm.resolved_config, llm._runner, llm._reports) == (None, None, None)
-    assert llm._registry.loaded == ()
+    assert (llm.resolved_config, llm._engine.runner, llm._engine.reports) == (None, None, None)
+    assert llm._engine.registry.loaded == ()
     assert heard == []
     assert not stub.started and not stub.finished
     assert outs and all(out.hidden is None and out.aux is None for out in outs)

@@ -210,7 +210,7 @@ def test_a_revision_that_is_not_there_is_named(site, problems_of, method, monkey
     monkeypatch.setattr(hub, "snapshot_download", download)
     site.proposer("alpha", method(traits="weights='own'"))
     found = problems_of({**CONFIG, "model": "owner/name", "revision": "v9"})
-    assert "'owner/name' at revision 'v9' is neither" in found["model"]
+    assert "'owner/name' at revision 'v9' is no local folder and could not be downloaded" in found["model"]
 
 
 def test_everything_that_was_derived_is_in_the_json(site, settle, method):

@@ -15,6 +15,7 @@ from specdec_core import hookimpl
 from specdec_core.config.read_only import read_only
 from specdec_core.config.resolve import resolve
 from specdec_core.config.rope import plain_rope
+from specdec_core.context import MethodContext
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import DraftSource, TargetInfo
@@ -58,21 +59,25 @@ class Meddling:
             except TypeError:
                 self.refused += 1
 
+    def _see(self, ctx: MethodContext[Any]) -> None:
+        draft, target = ctx.checkpoint, ctx.target
+        self._try(draft.hf_config, draft.original.hf_config, target.hf_config, target.extra["deep"])
+
     @hookimpl
     def specdec_make_proposer(self) -> None: ...
 
     @hookimpl
-    def specdec_method_defaults(self, draft: DraftSource, target: TargetInfo) -> None:
-        self._try(draft.hf_config, draft.original.hf_config, target.hf_config, target.extra["deep"])
+    def specdec_method_defaults(self, ctx: MethodContext[Any]) -> None:
+        self._see(ctx)
 
     @hookimpl
-    def specdec_method_traits(self, draft: DraftSource, target: TargetInfo) -> MethodTraits:
-        self._try(draft.hf_config, draft.original.hf_config, target.hf_config, target.extra["deep"])
+    def specdec_method_traits(self, ctx: MethodContext[Any]) -> MethodTraits:
+        self._see(ctx)
         return MethodTraits(weights="own")
 
     @hookimpl
-    def specdec_check(self, draft: DraftSource, target: TargetInfo) -> None:
-        self._try(draft.hf_config, draft.original.hf_config, target.hf_config, target.extra["deep"])
+    def specdec_check(self, ctx: MethodContext[Any]) -> None:
+        self._see(ctx)
 
 
 @pytest.mark.parametrize("how", CHANGES)

@@ -182,7 +182,7 @@ def test_what_was_proposed_cut_and_verified_is_counted_apart(model: Any) -> None
         speculative_config={"method": "stub", "num_speculative_tokens": 3},
         plugins={"stub": stub_plugin(Fixed([EOS, the[0], the[0]]))},
     ) as llm:
-        llm._engine.observer.controller = Watching()
+        llm._engine.reports._controller = Watching()
         metrics = llm.generate(prompt, asked)[0].metrics
         assert metrics.steps == 15
         assert metrics.proposed == metrics.cut == sum(sum(s.proposed) for s in seen) > 36

@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,17 @@ from specdec_nn.cache.arena import KVArena
 from specdec_nn.hf.binding import Binding
 from specdec_nn.ops.attention.reference import AttentionStep
 
-if TYPE_CHECKING:
-    from specdec_nn.fused.stack import FusedStack
+
+class LayersInOnePass(Protocol):
+    """All layers of a decoder in one call, as `specdec_nn.fused` has them."""
+
+    def serves(self, rows: int) -> bool:
+        """Return whether a call of so many rows runs here."""
+
+    def run(
+        self, ids: Tensor, positions: Tensor, step: AttentionStep, arena: KVArena, taps: Sequence[int] = ()
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Run rows ids [N] at positions [N]; return final states [N, H] and the inputs [N, H] of the layers `taps`."""
 
 
 class _DecoderAnswer:
@@ -54,7 +63,7 @@ class FlatModel:
         self.binding = Binding(model, kernels.get("attention", self.device), linear)
         self._compact: Callable[..., None] = kernels.get("compact", self.device)
         self.decoder: nn.Module = model.get_decoder()  # type: ignore[operator] # what the head's code calls
-        self.fused: FusedStack | None = None  # set by `specdec_nn.fused.trial.fuse`
+        self.fused: LayersInOnePass | None = None  # set by `specdec_nn.fused.trial.fuse`
         self._taps: tuple[int, ...] = ()
         self._tapped_modules: list[nn.Module] = []
         self.tapped: dict[int, Tensor] = {}
