@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -95,6 +96,11 @@ class VaryingController:
 
     def observe(self, stats: Any) -> None:
         """Nothing to learn."""
+
+
+def assert_grows(texts: Sequence[str]) -> None:
+    for before, after in itertools.pairwise(texts):
+        assert after.startswith(before), f"{before!r} was shown, and then {after!r}"
 
 
 class ControllerPlugin:

@@ -215,4 +215,4 @@ def test_a_gguf_file_on_a_hub_drafts_by_either_spelling_and_a_kind_of_them_is_re
         assert ids == plain.outputs[0].token_ids
         assert accepted > 2, "the drafter is the target itself"
     assert f"{kind!r} names a kind of quantisation (Q4_K_M); name the file: org/name-GGUF/<file>.gguf" in said[kind]
-    assert f"{missing!r} is neither a folder here nor to be had from the hub" in said[missing]
+    assert f"{missing!r} is no local folder and could not be downloaded from the Hub" in said[missing]

@@ -157,7 +157,7 @@ def test_after_a_build_that_fails_at_any_stage(folder: Path, tmp_path: Path, mon
         with pytest.raises(TargetError, match="attention interface"):
             LLM(hf_model=tiny_target("bloom"))
         with pytest.raises(RuntimeError, match="a late part"), monkeypatch.context() as patch:
-            patch.setattr("specdec_engine.llm.EngineStats", fail)
+            patch.setattr("specdec_engine.build.EngineStats", fail)
             LLM(folder, stub, plugins={"stub": stub_plugin(Null())})
 
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -169,14 +170,14 @@ def test_raises_raises_where_it_was_told_to(where):
 
 
 def test_stub_plugin_hands_out_the_proposer_or_makes_one_for_the_target():
-    null, target = Null(), FakeTarget(table_target(random_table(5)))
-    assert stub_plugin(null).specdec_make_proposer("x", target) is null
-    made = stub_plugin(lambda handle: Garbage(handle.info.vocab_size)).specdec_make_proposer("x", target)
+    null, build = Null(), SimpleNamespace(target=FakeTarget(table_target(random_table(5))))
+    assert stub_plugin(null).specdec_make_proposer(build) is null
+    made = stub_plugin(lambda handle: Garbage(handle.info.vocab_size)).specdec_make_proposer(build)
     assert made.vocab_size == 5
     soft = Soft(random_table(5))
-    assert stub_plugin(soft).specdec_method_traits("x") == soft.traits
+    assert stub_plugin(soft).specdec_method_traits() == soft.traits
     other = MethodTraits(when_off="retire")
-    assert stub_plugin(soft, traits=other).specdec_method_traits("x") == other
+    assert stub_plugin(soft, traits=other).specdec_method_traits() == other
 
 
 SCRIPTS = [

@@ -169,7 +169,7 @@ def test_a_drafters_files_count_unless_they_are_the_targets(tmp_path: Path) -> N
     size = (tmp_path / "model.safetensors").stat().st_size
     from specdec_core.sources import DraftSource
 
-    resolved = SimpleNamespace(draft=DraftSource(tmp_path))
+    resolved = SimpleNamespace(drafts=(DraftSource(tmp_path),))
     elsewhere, same = SimpleNamespace(model="org/target"), SimpleNamespace(model=str(tmp_path))
     assert kv_plan.draft_bytes(resolved, elsewhere, copied=False) == size
     assert kv_plan.draft_bytes(resolved, elsewhere, copied=True) == 2 * size

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import run
-from test_text import assert_grows
+from runs import assert_grows, run
 from words import pieces_tokenizer, tiny_tokenizer
 
 from specdec_core.errors import RequestError

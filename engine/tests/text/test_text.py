@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import run
+from runs import assert_grows, run
 from words import TEMPLATE, fallback_tokenizer, spaced_tokenizer, tiny_tokenizer
 
 from specdec_core.errors import RequestError
@@ -38,11 +38,6 @@ def shown(tokenizer: Any, ids: list[int], cuts: list[int], params: SamplingParam
     """Every text that a stream shows while ids arrive in pieces that end at `cuts`."""
     stream = TextStream(tokenizer, params or SamplingParams())
     return [stream.update(ids[:stop], finished=stop == len(ids)) for stop in [*cuts, len(ids)]]
-
-
-def assert_grows(texts: list[str]) -> None:
-    for before, after in itertools.pairwise(texts):
-        assert after.startswith(before), f"{before!r} was shown, and then {after!r}"
 
 
 def random_cuts(rng: np.random.Generator, count: int) -> list[int]:

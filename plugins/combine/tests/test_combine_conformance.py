@@ -12,7 +12,10 @@ LOOKUP = [
     {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4, "num_speculative_tokens": 4},
     {"method": "ngram", "prompt_lookup_max": 1, "match": "latest", "num_speculative_tokens": 3},
 ]
-WITH_TREE = [{"method": "suffix", "tree_drafts": True, "suffix_decoding_max_cached_requests": 0}, LOOKUP[1]]
+WITH_TREE = [
+    {"method": "suffix", "tree_drafts": True, "suffix_decoding_max_cached_requests": 0, "num_speculative_tokens": 4},
+    LOOKUP[1],
+]
 
 
 class Subject(SubjectFixtures):

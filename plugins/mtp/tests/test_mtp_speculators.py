@@ -257,7 +257,7 @@ def test_a_layer_of_the_wrong_shape_is_refused_when_its_weights_are_read(tmp_pat
     tensors = {**tensors_of("qwen2"), "mtp_layers.0.input_proj.weight": torch.zeros(HIDDEN, HIDDEN)}
     handle = FakeTarget(target("qwen2"))
     handle.info = info_of("qwen2", tmp_path)
-    with pytest.raises(ConfigError, match=r"mtp_layers.0.input_proj.weight .* is \[32, 32\], expected \[32, 64\]"):
+    with pytest.raises(ConfigError, match=r"mtp_layers.0.input_proj.weight is \[32, 32\], expected \[32, 64\]"):
         build(Subject("mtp", {"model": save(tmp_path / "x", tensors=tensors)}, None), handle.info, 3).proposer(handle)
 
 
@@ -294,8 +294,6 @@ def test_an_embedding_of_its_own_is_compared_with_the_targets_and_not_used(
 
 def test_vllm_is_not_given_a_file_that_it_cannot_read(tmp_path: Path) -> None:
     resolved = settled(tmp_path, model=save(tmp_path / "x"))
-    problem = mtp.specdec_vllm_config(
-        "mtp", resolved.config, resolved.options, resolved.draft, info_of("qwen2", tmp_path)
-    )
+    problem = mtp.specdec_vllm_config(resolved.context(info_of("qwen2", tmp_path)))
     assert isinstance(problem, Problem)
     assert "the target's own checkpoint" in problem.message

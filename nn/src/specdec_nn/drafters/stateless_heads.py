@@ -38,6 +38,8 @@ class LastRowDrafter:
     def propose(self, batch: BatchView) -> Draft:
         """Draft for the requests that may have drafts and whose last row is there."""
         rows = batch.rows
+        if rows is not None and not len(rows.request):
+            return Draft.empty(len(batch))
         if rows is None or rows.hidden is None:
             message = "this method needs the target's last rows with hidden states, and the host gave none"
             raise ContractError(message)
