@@ -99,7 +99,7 @@ def test_a_key_of_another_engine_is_none_of_ours():
 
 @pytest.mark.parametrize("key", FOREIGN)
 def test_a_key_of_another_engine_names_a_key_that_there_is(key):
-    plugins = {"tree_top_k", "match", "max_cached_tokens", "eagle_aux_hidden_state_layer_ids"}
+    plugins = {"tree_top_k", "match", "max_cached_tokens", "load_cache", "eagle_aux_hidden_state_layer_ids"}
     known = FOREIGN[key]
     assert known.new in {*KEYS, *plugins, ""}
     assert known.new or known.note

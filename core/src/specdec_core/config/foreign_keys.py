@@ -50,6 +50,9 @@ _NAMES: Final = (
 )
 _HERE: Final = "nothing here depends on it: leave it out"
 _TREE: Final = "trees are set up by options of the method: see `specdec plugins show METHOD`"
+_ADAPTIVE: Final = "it chooses how much is drafted"
+_CHECKPOINT: Final = "it is read from the draft checkpoint: leave it out"
+_REJECTION: Final = '"standard" for true; "coupled" compares drafts with the target\'s own draws'
 _ACCEPT: Final = 'a lossy rule is chosen with "rejection_sample_method": "typical" and its options'
 
 FOREIGN: Final[MappingProxyType[str, Foreign]] = MappingProxyType(
@@ -71,6 +74,16 @@ FOREIGN: Final[MappingProxyType[str, Foreign]] = MappingProxyType(
         "speculative_attention_mode": Foreign(_SGLANG, "", _HERE),
         "speculative_draft_attention_backend": Foreign(_SGLANG, "", _HERE),
         "speculative_moe_runner_backend": Foreign(_SGLANG, "", _HERE),
+        "speculative_moe_a2a_backend": Foreign(_SGLANG, "", _HERE),
+        "speculative_skip_dp_mlp_sync": Foreign(_SGLANG, "", _HERE),
+        "speculative_draft_load_format": Foreign(_SGLANG, "", "formats are found from the files: leave it out"),
+        "speculative_draft_window_size": Foreign(_SGLANG, "", _CHECKPOINT),
+        "speculative_dflash_block_size": Foreign(_SGLANG, "", _CHECKPOINT),
+        "speculative_dflash_draft_window_size": Foreign(_SGLANG, "", _CHECKPOINT),
+        "enable_multi_layer_eagle": Foreign(_SGLANG, "", _CHECKPOINT),
+        "speculative_use_rejection_sampling": Foreign(_SGLANG, "rejection_sample_method", _REJECTION),
+        "speculative_adaptive": Foreign(_SGLANG, "controller", _ADAPTIVE),
+        "speculative_adaptive_config": Foreign(_SGLANG, "controller", _ADAPTIVE),
         "speculative_ngram_min_match_window_size": Foreign(_SGLANG, "prompt_lookup_min"),
         "speculative_ngram_max_match_window_size": Foreign(_SGLANG, "prompt_lookup_max"),
         "speculative_ngram_min_bfs_breadth": Foreign(_SGLANG, "", _TREE),
@@ -78,17 +91,42 @@ FOREIGN: Final[MappingProxyType[str, Foreign]] = MappingProxyType(
         "speculative_ngram_match_type": Foreign(_SGLANG, "match", "of methods that look ids up in the text so far"),
         "speculative_ngram_branch_length": Foreign(_SGLANG, "num_speculative_tokens"),
         "speculative_ngram_capacity": Foreign(_SGLANG, "max_cached_tokens", "of methods that keep trees of suffixes"),
+        "speculative_ngram_max_trie_depth": Foreign(_SGLANG, "", _TREE),
+        "speculative_ngram_external_corpus_path": Foreign(
+            _SGLANG, "load_cache", "of methods that keep trees of suffixes"
+        ),
+        "speculative_ngram_external_corpus_max_tokens": Foreign(
+            _SGLANG, "max_cached_tokens", "of methods that keep trees of suffixes"
+        ),
+        "speculative_ngram_external_sam_budget": Foreign(_SGLANG, "", _TREE),
         "decoding_type": Foreign(_TENSORRT, "method", _NAMES),
         "max_draft_len": Foreign(_TENSORRT, "num_speculative_tokens"),
         "max_total_draft_tokens": Foreign(_TENSORRT, "num_speculative_tokens", "for trees it counts nodes"),
         "speculative_model_dir": Foreign(_TENSORRT, "model"),
+        "load_format": Foreign(_TENSORRT, "", "formats are found from the files: leave it out"),
+        "acceptance_rate_window_size": Foreign(_TENSORRT, "controller", _ADAPTIVE),
+        "acceptance_rate_threshold": Foreign(_TENSORRT, "controller", _ADAPTIVE),
+        "use_rejection_sampling": Foreign(_TENSORRT, "rejection_sample_method", _REJECTION),
+        "advanced_sampling_mode": Foreign(_TENSORRT, "", "all sampling parameters hold: leave it out"),
+        "enable_penalty": Foreign(_TENSORRT, "", "all sampling parameters hold: leave it out"),
+        "sa_config": Foreign(
+            _TENSORRT, "", "drafts of several methods at once are a method: see `specdec plugins list`"
+        ),
+        "enable_global_pool": Foreign(_TENSORRT, "", "methods that keep trees of suffixes use texts of other requests"),
+        "global_pool_size": Foreign(_TENSORRT, "max_cached_tokens", "of methods that keep trees of suffixes"),
+        "use_mtp_vanilla": Foreign(_TENSORRT, "", "an option of the method says it: see `specdec plugins show METHOD`"),
+        "mtp_eagle_one_model": Foreign(_TENSORRT, "", _HERE),
+        "begin_thinking_phase_token": Foreign(_TENSORRT, "", _ACCEPT),
+        "end_thinking_phase_token": Foreign(_TENSORRT, "", _ACCEPT),
+        "max_non_leaves_per_layer": Foreign(_TENSORRT, "", _TREE),
+        "eagle3_model_arch": Foreign(_TENSORRT, "", _CHECKPOINT),
         "draft_len_schedule": Foreign(
             _TENSORRT, "num_speculative_tokens_per_batch_size", "as a list of [start, end, K], K 0 for none"
         ),
         "max_concurrency": Foreign(_TENSORRT, "disable_by_batch_size", "no drafting while more requests than this run"),
         "num_nextn_predict_layers": Foreign(_TENSORRT, "num_speculative_tokens"),
         "num_medusa_heads": Foreign(_TENSORRT, "num_speculative_tokens"),
-        "num_eagle_layers": Foreign(_TENSORRT, "", "the layers are read from the draft checkpoint: leave it out"),
+        "num_eagle_layers": Foreign(_TENSORRT, "", _CHECKPOINT),
         "eagle_choices": Foreign(_TENSORRT, "speculative_token_tree", "as a list of paths"),
         "medusa_choices": Foreign(_TENSORRT, "speculative_token_tree", "as a list of paths"),
         "use_dynamic_tree": Foreign(_TENSORRT, "tree_top_k", "tokens a node and a level; it turns dynamic trees on"),
@@ -106,7 +144,7 @@ FOREIGN: Final[MappingProxyType[str, Foreign]] = MappingProxyType(
         "relaxed_delta": Foreign(_TENSORRT, "", _ACCEPT),
         "greedy_sampling": Foreign(_TENSORRT, "", "the request's temperature says so: leave it out"),
         "allow_advanced_sampling": Foreign(_TENSORRT, "", "all sampling parameters hold: leave it out"),
-        "acceptance_window": Foreign(_TENSORRT, "controller", "it chooses how much is drafted"),
-        "acceptance_length_threshold": Foreign(_TENSORRT, "controller", "it chooses how much is drafted"),
+        "acceptance_window": Foreign(_TENSORRT, "controller", _ADAPTIVE),
+        "acceptance_length_threshold": Foreign(_TENSORRT, "controller", _ADAPTIVE),
     }
 )
