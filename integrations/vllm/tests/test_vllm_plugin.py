@@ -137,8 +137,6 @@ def test_a_configuration_survives_the_way_to_a_process_that_has_run_no_plugin(ll
     file.write_bytes(pickle.dumps(config.speculative_config))
     code = f"""
 import json, pickle
-
-pytestmark = pytest.mark.fast
 config = pickle.loads(open({str(file)!r}, "rb").read())
 print(json.dumps([config.method, config.model, config.num_speculative_tokens, config.specdec]))
 """
