@@ -30,7 +30,7 @@ VERSION_TESTS := engine/tests/hf_generate/test_custom_generate.py engine/tests/h
   engine/tests/decoding/test_targets.py engine/tests/test_loading.py engine/tests/test_cli.py core/tests/registry/test_cli.py \
   plugins/mtp/tests/test_mtp_weights.py plugins/mtp/tests/test_mtp_against_transformers.py \
   plugins/draft-model/tests/test_draft_model_refusals.py
-$(OLDEST_VENV)/.installed: RELEASES := transformers==5.18.0 typer==0.16.0 click==8.2.1
+$(OLDEST_VENV)/.installed: RELEASES := transformers==5.18.0 typer==0.16.0 click==8.4.2
 $(NEWEST_VENV)/.installed: RELEASES := --upgrade transformers typer click
 
 install: $(STAMP)
