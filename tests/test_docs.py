@@ -232,6 +232,14 @@ def test_contributing_says_which_file_to_open_for_each_task():
         assert [span for span in spans(files) if "/" in span], task
 
 
+def test_a_name_that_contributing_puts_into_a_file_is_defined_there():
+    named = re.findall(r"`(\w+)` in\s+`([\w./-]+\.py)`", prose(CONTRIBUTING))
+    assert len(named) > 10
+    for name, file in named:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^\s*(class |def )?{name}\b", text, re.MULTILINE), (name, file)
+
+
 def test_make_knows_every_target_that_a_page_names():
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = [command for page in PAGES for fence in fences(page) for command, _ in fence.commands]

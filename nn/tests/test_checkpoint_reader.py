@@ -134,7 +134,10 @@ def test_all_weights_that_are_not_in_floating_point_are_named_together(tmp_path:
     whole = {**WHOLE, "out.weight": torch.zeros(3, 2), "fc.weight": torch.ones(3, 2, dtype=torch.int8)}
     whole["norm.weight"] = torch.ones(2).to(torch.float8_e4m3fn)
     reader = ToyReader(save(tmp_path / "x", whole), info())
-    with pytest.raises(ConfigError, match=r"fc\.weight is torch\.int8.*norm\.weight is torch\.float8_e4m3fn"):
+    assert reader.layout() == 1, "a host may know the format"
+    assert [problem.drafter_only for problem in reader.problems] == [True, True]
+    reader = ToyReader(save(tmp_path / "x", whole), info())
+    with pytest.raises(ConfigError, match=r"fc\.weight is int8.*norm\.weight is float8_e4m3fn"):
         HeadWeights(reader, handle(), kernels(), ["fc.weight", "norm.weight"])
 
 

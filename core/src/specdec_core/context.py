@@ -37,6 +37,18 @@ class MethodContext(Generic[Options]):
     target: TargetInfo
     parts: tuple[ResolvedConfig, ...] = ()
 
+    @classmethod
+    def of(cls, resolved: ResolvedConfig, target: TargetInfo) -> MethodContext[MethodOptions]:
+        """Return what the hooks of a resolved method are told."""
+        return MethodContext(
+            method=resolved.method,
+            config=resolved.config,
+            options=resolved.options,
+            draft=resolved.draft,
+            target=target,
+            parts=resolved.parts,
+        )
+
     @property
     def checkpoint(self) -> DraftSource:
         """The draft checkpoint; raises ConfigError without one. With `traits.weights` "own", checks may rely on it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike, fspath
@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from specdec_core.config import checkpoint, gguf_file
+from specdec_core.config import checkpoint, gguf_file, tensor_files
 from specdec_core.config.read_only import read_only
 from specdec_core.errors import ConfigError, TargetError
 from specdec_core.errors import Problem as Problem
@@ -255,7 +255,27 @@ class DraftSource:
     @cached_property
     def tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shape of each tensor, by name; from JSON headers, or with torch for `.bin` and `.pt`."""
-        return MappingProxyType(checkpoint.tensor_shapes(self.weight_files))
+        return MappingProxyType({name: entry.shape for name, entry in self._tensors.items()})
+
+    @cached_property
+    def tensor_dtypes(self) -> Mapping[str, str]:
+        """Dtype of each tensor, by name, as torch calls it: "bfloat16"; "" in formats with dtypes of their own."""
+        return MappingProxyType({name: entry.dtype for name, entry in self._tensors.items()})
+
+    def entries(self, names: Collection[str]) -> dict[str, tensor_files.TensorEntry]:
+        """Return shape and dtype of some tensors; files in which the index sees none of them are not opened."""
+        places = checkpoint.weight_map(self.path)
+        wanted = None if places is None else {places.get(name) for name in names}
+        files = [file for file in self.weight_files if wanted is None or file.name in wanted]
+        return {name: entry for name, entry in tensor_files.entries(files).items() if name in names}
+
+    def integers(self, name: str) -> list[int]:
+        """Return the values of a small tensor of whole numbers, such as a map of ids, flat; raises ConfigError."""
+        return tensor_files.integers(name, self._tensors[name])
+
+    @cached_property
+    def _tensors(self) -> dict[str, tensor_files.TensorEntry]:
+        return tensor_files.entries(self.weight_files)
 
 
 def language_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec_core.config.resolve import request_options
+from specdec_core.config.request_options import request_options
 from specdec_core.errors import (
     CheckStageError,
     ConfigWarning,

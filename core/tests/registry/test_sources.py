@@ -123,6 +123,32 @@ def test_torch_files_give_their_names_without_running_code(tmp_path):
     assert not (tmp_path / "touched").exists()
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int16", "int8", "uint8", "bool"])
+@pytest.mark.parametrize("file", ["model.safetensors", "model.bin"])
+def test_small_whole_numbers_are_read_from_either_kind_of_file_and_weights_are_not(tmp_path, dtype, file):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    numbers = torch.tensor([[1, 0], [0, 1]]).to(getattr(torch, dtype))
+    tensors = {"a": torch.ones(3), "map": numbers, "z": torch.ones(2, dtype=torch.bfloat16)}
+    if file.endswith(".bin"):
+        torch.save(tensors, tmp_path / file)
+    else:
+        save_file(tensors, tmp_path / file)
+    source = DraftSource(tmp_path)
+    assert source.integers("map") == [1, 0, 0, 1]
+    assert dict(source.tensor_dtypes) == {"a": "float32", "map": dtype, "z": "bfloat16"}
+    with pytest.raises(ConfigError, match="z is bfloat16, and whole numbers were expected"):
+        source.integers("z")
+
+
+def test_a_map_that_is_cut_short_is_an_error_that_names_file_and_tensor(tmp_path):
+    header = json.dumps({"map": {"dtype": "I64", "shape": [3], "data_offsets": [0, 24]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(16))
+    with pytest.raises(ConfigError, match=r"is not a whole safetensors file \(2 of 3 values of map are there\)"):
+        DraftSource(tmp_path).integers("map")
+
+
 def test_a_patch_changes_a_copy(tmp_path):
     (tmp_path / "config.json").write_text('{"a": {"b": 1}, "c": 2}')
     source = DraftSource(tmp_path)

@@ -139,13 +139,21 @@ SMALL = LAYOUTS["small vocabulary"]
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"d2t": torch.full((40,), 100)}, "d2t names ids 100 .. 139, and the target has 128"),
+        ({"d2t": torch.full((40,), 100)}, "d2t names ids 100 .. 139, and they must be within 0 .. 127"),
         ({"d2t": SMALL.tensors["d2t"] - torch.arange(40)}, "more than once"),
         ({"t2d": torch.ones(VOCAB, dtype=torch.bool)}, "d2t and t2d of the checkpoint name different ids"),
     ],
 )
 def test_maps_that_contradict_themselves_are_refused(tensors: dict[str, Tensor], message: str, tmp_path: Path) -> None:
     refused(with_tensors(SMALL, **tensors), tmp_path, message)
+
+
+@pytest.mark.parametrize("name", ["embed_tokens.weight", "lm_head.weight", "t2d"])
+def test_a_table_of_another_vocabulary_is_refused(name: str, tmp_path: Path) -> None:
+    rows = VOCAB + 1025
+    table = torch.ones(rows, dtype=torch.bool) if name == "t2d" else torch.zeros(rows, 32)
+    message = f"{name} is for {rows} ids and the target has {VOCAB}, which is more than padding explains"
+    refused(with_tensors(STANDARD, **{name: table}), tmp_path, message)
 
 
 def test_a_mask_token_of_the_heads_own_embedding_needs_that_embedding(tmp_path: Path) -> None:

@@ -56,7 +56,11 @@ class Layout:
     def head(self) -> Head:
         embedding, lm_head = TARGET.get_input_embeddings().weight, TARGET.get_output_embeddings().weight
         config = {"num_hidden_layers": 1, **(self.plain or self.settings)}
-        return Head(self.flavour, config, self.tensors, embedding=embedding.detach(), lm_head=lm_head.detach())
+        tensors = {
+            name.replace("transformer.", "layers.0.").replace("fusion_fc.", "fc."): tensor
+            for name, tensor in self.tensors.items()
+        }
+        return Head(self.flavour, config, tensors, embedding=embedding.detach(), lm_head=lm_head.detach())
 
     def build(self, folder: Path, k: int = 4, **options: Any) -> tuple[Proposer, ResolvedConfig, FakeTarget]:
         """Write the checkpoint, and make its proposer over the tiny target."""
@@ -157,6 +161,21 @@ def speculators(kind: str, layout: Layout, **settings: Any) -> Layout:
     return replace(layout, settings=ours, plain={**base, "norm_before_residual": kind == "eagle3", **settings})
 
 
+def old_speculators(layout: Layout, **settings: Any) -> Layout:
+    """Return an EAGLE-1 layout as files of speculators' type eagle have it, the first of that format."""
+    made = speculators("eagle", renamed(renamed(layout, "layers.0.", "transformer."), "fc.", "fusion_fc."))
+    ours = {
+        **{key: made.settings[key] for key in ("speculators_model_type", "speculators_config")},
+        "architectures": ["EagleSpeculator", "LlamaDecoderLayer"],
+        "transformer_layer_architecture": "LlamaDecoderLayer",
+        "transformer_layer_config": made.settings["transformer_layer_config"],
+        "fusion_bias": "fusion_fc.bias" in made.tensors,
+        "layernorms": False,
+        **settings,
+    }
+    return replace(made, settings=ours, plain=layout.settings)
+
+
 LLAMA_4 = {"architectures": ["Llama4ForCausalLM"], "model_type": "llama4_text"}
 MINI = {"architectures": ["MiniCPMForCausalLM"], "model_type": "minicpm", **MINICPM}
 MINI_NORMS = ("input_norm1.weight", "input_norm2.weight")
@@ -179,6 +198,8 @@ LAYOUTS: dict[str, Layout] = {
     "eagle-minicpm": one(10, "minicpm", normed(10, MINI_NORMS, 2), layers=2, **MINI),
     "eagle-minicpm-mup": one(11, "minicpm", normed(11, MINI_NORMS), mup_denominator=32, **MINI),
     "eagle-minicpm-own-head": one(12, "minicpm", {**normed(12, MINI_NORMS), **own_head(12, VOCAB)}, **MINI),
+    "eagle-speculators": old_speculators(one(50, tensors=own_head(50, VOCAB))),
+    "eagle-speculators-fc-bias": old_speculators(one(51, bias=True)),
     "eagle3": three(),
     "eagle3-norm-before-fc": three(1, norm_before_fc=True),
     "eagle3-norm-before-fc-inside": inside(three(2, norm_before_fc=True), "norm_before_fc"),

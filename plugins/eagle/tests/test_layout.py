@@ -9,6 +9,7 @@ from typing import Any
 import checkpoints
 import pytest
 import torch
+from layouts import LAYOUTS
 from torch import Tensor
 
 from specdec_core.config.resolve import resolve
@@ -120,12 +121,60 @@ def test_a_map_of_the_whole_vocabulary_may_be_absent_or_zero_row_62(tmp_path: Pa
         ({"d2t": torch.zeros(40, dtype=torch.int64).index_fill(0, torch.tensor([1]), -1)}, "more than once"),
         ({"d2t": torch.full((40,), 10_000)}, "names ids"),
         ({"t2d": torch.ones(VOCAB, dtype=torch.bool)}, "d2t and t2d"),
+        ({"d2t": torch.zeros(40)}, "d2t is float32, and whole numbers were expected"),
     ],
 )
-def test_a_map_that_contradicts_itself_is_refused(tmp_path: Path, change: dict[str, Tensor], message: str) -> None:
-    model = checkpoints.save(tmp_path / "x", eagle_3() | change, checkpoints.config(WIDTH))
-    with pytest.raises(Exception, match=message):
-        built(model)
+@pytest.mark.parametrize("torch_file", [False, True])
+def test_a_map_that_contradicts_itself_is_refused_before_weights_are_read(
+    tmp_path: Path, change: dict[str, Tensor], message: str, torch_file: bool
+) -> None:
+    model = checkpoints.save(tmp_path / "x", eagle_3() | change, checkpoints.config(WIDTH), torch_file=torch_file)
+    with pytest.raises(ConfigError, match=message):
+        settled(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("midlayer.mlp.up_proj.weight", (2 * WIDTH, WIDTH + 1)),
+        ("midlayer.hidden_norm.weight", (WIDTH + 1,)),
+        ("norm.weight", (WIDTH, 1)),
+        ("midlayer.mlp.gate_proj.weight", (7, WIDTH)),
+    ],
+)
+def test_every_shape_is_compared_with_the_heads_width_before_weights_are_read(
+    tmp_path: Path, name: str, shape: tuple[int, ...]
+) -> None:
+    model = checkpoints.save(tmp_path / "x", eagle_3() | {name: torch.zeros(shape)}, checkpoints.config(WIDTH))
+    with pytest.raises(ConfigError, match=r"and its config\.json makes it \["):
+        settled(model)
+
+
+def test_weights_that_are_not_in_floating_point_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    tensors = eagle_3() | {"fc.weight": torch.zeros(WIDTH, 3 * WIDTH, dtype=torch.int8)}
+    with pytest.raises(ConfigError, match=r"fc\.weight is int8; heads are read in floating point"):
+        settled(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)))
+
+
+@pytest.mark.parametrize("name", ["embed_tokens.weight", "lm_head.weight", "t2d"])
+def test_a_table_of_another_vocabulary_is_refused_and_padding_is_not(tmp_path: Path, name: str) -> None:
+    def saved(rows: int) -> str:
+        table = torch.ones(rows, dtype=torch.bool) if name == "t2d" else torch.zeros(rows, WIDTH)
+        tensors = eagle_3(draft_vocab=VOCAB) | {name: table}
+        return checkpoints.save(tmp_path / str(rows), tensors, checkpoints.config(WIDTH))
+
+    settled(saved(VOCAB + 1024), method="eagle3")
+    with pytest.raises(ConfigError, match=f"{name} is for {VOCAB + 1025} ids and the target has {VOCAB}, .* padding"):
+        settled(saved(VOCAB + 1025), method="eagle3")
+
+
+def test_a_head_whose_config_names_another_vocabulary_is_warned_about_at_load(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = checkpoints.config(WIDTH, vocab_size=VOCAB + 1025)
+    with caplog.at_level(logging.WARNING):
+        built(checkpoints.save(tmp_path / "x", checkpoints.eagle_1(WIDTH), settings), method="eagle")
+    assert "drafts of a head for another tokenizer are never accepted" in caplog.text
 
 
 def test_a_missing_head_is_borrowed_where_sizes_agree_and_refused_elsewhere_row_81(tmp_path: Path) -> None:
@@ -251,6 +300,42 @@ def test_a_speculators_checkpoint_is_read_as_draft_and_as_target(tmp_path: Path,
         "eagle3",
         model,
     )
+
+
+def test_a_file_of_speculators_first_type_is_an_eagle_1_head_with_its_own_k_and_target(tmp_path: Path) -> None:
+    layout = LAYOUTS["eagle-speculators-fc-bias"]
+    model = checkpoints.save(tmp_path / "x", layout.tensors, layout.settings)
+    registry = Registry(Catalog.discover())
+    found = resolve({"model": model}, INFO, registry)
+    assert (found.method, found.num_speculative_tokens, found.traits.hidden) == ("eagle", 5, True)
+    from specdec_core.config.resolve import swap_target
+
+    swap = swap_target(DraftSource(model), registry)
+    assert swap is not None
+    assert (swap.model, swap.speculative_config["method"]) == ("some/target", "eagle")
+
+
+@pytest.mark.parametrize(
+    ("settings", "tensor", "message"),
+    [
+        ({"layernorms": True}, None, r"\(layernorms true in config.json\)"),
+        ({}, "pre_lm_head_layernorm.weight", r"\(pre_lm_head_layernorm.weight\), and it is published nowhere"),
+        ({"transformer_layer_architecture": "Qwen2DecoderLayer"}, None, "have one LlamaDecoderLayer"),
+    ],
+)
+def test_what_that_type_does_not_define_is_refused_with_what_is_there(
+    tmp_path: Path, settings: dict[str, Any], tensor: str | None, message: str
+) -> None:
+    layout = LAYOUTS["eagle-speculators"]
+    more = {} if tensor is None else {tensor: torch.ones(WIDTH)}
+    with pytest.raises(ConfigError, match=message):
+        settled(checkpoints.save(tmp_path / "x", {**layout.tensors, **more}, {**layout.settings, **settings}))
+
+
+def test_an_eagle_1_head_with_norms_that_nothing_here_applies_is_refused(tmp_path: Path) -> None:
+    tensors = {**checkpoints.eagle_1(WIDTH), "embed_layernorm.weight": torch.ones(WIDTH)}
+    with pytest.raises(ConfigError, match=r"norms around its embedding and its output \(embed_layernorm.weight\)"):
+        settled(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)), method="eagle")
 
 
 @pytest.mark.parametrize("change", [{"transformer_layer_config": None}, {"speculators_model_type": "hydra"}])

@@ -19,10 +19,10 @@ from medusa_checkpoints import (
     save,
 )
 from medusa_layouts import LAYOUTS
-from medusa_watch import built, settled
+from medusa_watch import settled
 from torch import Tensor
 
-from specdec_core.errors import ConfigError, SpecdecError
+from specdec_core.errors import ConfigError
 
 OLD, NEW = old_tensors(random_heads(2, bias=True)), new_tensors(random_heads(2, bias=True))
 CUT = new_tensors(cut(random_heads(2), 40))
@@ -74,7 +74,7 @@ def test_heads_for_another_width_are_refused_with_both(tmp_path: Path) -> None:
 def test_heads_for_another_vocabulary_are_refused_with_both_and_padding_is_not(tmp_path: Path) -> None:
     far = save(tmp_path / "a", old_tensors(random_heads(1, rows=VOCAB + 1025)), OLD_CONFIG)
     with pytest.raises(
-        ConfigError, match=f"know {VOCAB + 1025} ids and the target {VOCAB}, which is more than padding"
+        ConfigError, match=f"for {VOCAB + 1025} ids and the target has {VOCAB}, which is more than padding"
     ):
         settled(far)
     settled(save(tmp_path / "b", old_tensors(random_heads(1, rows=VOCAB + 1024)), OLD_CONFIG))
@@ -91,14 +91,15 @@ def test_heads_for_another_vocabulary_are_refused_with_both_and_padding_is_not(t
         ({"token_map": torch.arange(40) + 100}, {}, r"names ids 100 \.\. 139, and they must be within 0 \.\. 127"),
         ({"token_map": torch.arange(40) - 1}, {}, r"names ids -1 \.\. 38"),
         ({"token_map": torch.arange(40) // 2}, {}, "names 20 ids more than once"),
+        ({"token_map": torch.arange(40).float()}, {}, "token_map is float32, and whole numbers were expected"),
     ],
 )
 def test_a_map_that_contradicts_heads_config_or_target_is_refused(
     change: dict[str, Any], settings: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     tensors = {name: tensor for name, tensor in {**CUT, **change}.items() if tensor is not None}
-    with pytest.raises(SpecdecError, match=message):
-        built(save(tmp_path / "x", tensors, new_config(num_heads=2, **settings)))
+    with pytest.raises(ConfigError, match=message):
+        settled(save(tmp_path / "x", tensors, new_config(num_heads=2, **settings)))
 
 
 @pytest.mark.parametrize("scale", [0, -1.0, "2", True, None])
@@ -113,8 +114,8 @@ def test_quantized_heads_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"quantized \(blocks.0.layers.0.weight_scale\)"):
         settled(scales)
     whole = {name: tensor.to(torch.int8) for name, tensor in NEW.items()}
-    with pytest.raises(SpecdecError, match=r"is torch\.int8; heads are read in floating point"):
-        built(save(tmp_path / "b", whole, new_config(num_heads=2)))
+    with pytest.raises(ConfigError, match=r"is int8; heads are read in floating point"):
+        settled(save(tmp_path / "b", whole, new_config(num_heads=2)))
 
 
 def test_two_tensors_of_one_name_and_heads_of_different_depth_are_refused(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from mlp_speculator_checkpoints import VOCAB, WIDTH, config, random_weights, save, tensors_of
 from mlp_speculator_layouts import LAYOUTS, TIED, TIED_CONFIG
-from mlp_speculator_watch import built, settled
+from mlp_speculator_watch import settled
 
-from specdec_core.errors import ConfigError, SpecdecError
+from specdec_core.errors import ConfigError
 
 PLAIN = tensors_of(random_weights())
 
@@ -56,7 +56,7 @@ def test_a_speculator_for_another_target_is_refused_with_both_figures(tmp_path: 
     with pytest.raises(ConfigError, match=rf"is \[24, {WIDTH + 8}\], and the target has states of width {WIDTH}"):
         settled(save(tmp_path / "a", wide, config()))
     far = tensors_of(random_weights(rows=VOCAB + 1025))
-    with pytest.raises(ConfigError, match=f"knows {VOCAB + 1025} ids and the target {VOCAB}, which is more than"):
+    with pytest.raises(ConfigError, match=f"for {VOCAB + 1025} ids and the target has {VOCAB}, which is more than"):
         settled(save(tmp_path / "b", far, config()))
     settled(save(tmp_path / "c", tensors_of(random_weights(rows=VOCAB + 1024)), config()))
 
@@ -87,8 +87,8 @@ def test_tensors_that_are_not_floating_point_or_belong_to_another_network_are_re
     with pytest.raises(ConfigError, match=r"belong to no speculator .*: speculator\.head\.0\.weight_scale"):
         settled(save(tmp_path / "a", scaled, config()))
     whole = {name: tensor.to(torch.int8) for name, tensor in PLAIN.items()}
-    with pytest.raises(SpecdecError, match=r"is torch\.int8; speculators are read in floating point"):
-        built(save(tmp_path / "b", whole, config()))
+    with pytest.raises(ConfigError, match=r"is int8; speculators are read in floating point"):
+        settled(save(tmp_path / "b", whole, config()))
     twice = {**PLAIN, "emb.0.weight": PLAIN["speculator.emb.0.weight"]}
     with pytest.raises(ConfigError, match=r"are both emb\.0\.weight"):
         settled(save(tmp_path / "c", twice, config()))
@@ -126,3 +126,14 @@ def test_trees_of_a_checkpoint_that_says_nothing_of_them_need_both_keys(tmp_path
 def test_a_checkpoint_is_needed() -> None:
     with pytest.raises(ConfigError, match="none was given"):
         settled(None, method="mlp_speculator", num_speculative_tokens=2)
+
+
+def test_a_file_of_speculators_type_mlp_is_known_by_name_and_refused_with_the_reason(tmp_path: Path) -> None:
+    settings = {
+        "architectures": ["MLPSpeculator"],
+        "speculators_model_type": "mlp",
+        "speculators_config": {"algorithm": "mlp", "verifier": {"name_or_path": "some/target"}},
+        **{"hidden_size": WIDTH, "intermediate_size": 24, "vocab_size": VOCAB, "num_layers": 3, "tie_weights": True},
+    }
+    with pytest.raises(ConfigError, match=r"speculators' type mlp, of which .*model_type \"mlp_speculator\""):
+        settled(save(tmp_path / "x", {"emb_layers.0.weight": torch.zeros(VOCAB, 24)}, settings))

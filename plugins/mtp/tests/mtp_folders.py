@@ -1,4 +1,4 @@
-"""Folders that look like models with MTP modules: config.json and names of tensors, which hold one number each."""
+"""Folders that look like models with MTP modules: config.json, and names of tensors, of which few have a true shape."""
 
 from __future__ import annotations
 
@@ -68,11 +68,19 @@ DRAFTING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
+def _shape(name: str, width: int) -> tuple[int, ...]:
+    if name.endswith(("eh_proj.weight", "input_proj.weight")):
+        return width, 2 * width
+    return (width,) if "norm" in name else (1,)
+
+
 def folder_of(folder: Path, settings: dict[str, Any], names: Iterable[str] = ()) -> str:
     """Write a folder and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(settings))
-    save_file({name: np.zeros(1, np.float32) for name in (*OWN_TENSORS, *names)}, folder / "model.safetensors")
+    width = settings.get("hidden_size", SIZES["hidden_size"])
+    tensors = {name: np.zeros(_shape(name, width), np.float32) for name in (*OWN_TENSORS, *names)}
+    save_file(tensors, folder / "model.safetensors")
     return str(folder)
 
 

@@ -22,7 +22,7 @@ every_row = pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
 @every_row
 def test_each_family_becomes_what_is_documented_and_nothing_else_changes(row: Row) -> None:
     number, config, result = copy.deepcopy(row)
-    patch = mtp.specdec_override_hf_config(config)
+    patch = mtp.specdec_override_hf_config(hf_config=config)
     if result is None:
         assert patch is None
         return

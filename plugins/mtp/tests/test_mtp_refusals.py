@@ -32,7 +32,7 @@ def test_modules_with_positions_of_an_unknown_type_are_refused_before_weights_ar
 
 @pytest.mark.parametrize("family", DRAFTING)
 def test_a_checkpoint_with_its_familys_modules_is_claimed_by_config_and_tensors(family: str, tmp_path: Path) -> None:
-    claim = mtp.specdec_detect_method(DraftSource(model_of(tmp_path / "plain", family)))
+    claim = mtp.specdec_detect_method(draft=DraftSource(model_of(tmp_path / "plain", family)))
     assert claim is not None
     assert (claim.method, claim.strength) == ("mtp", "likely")
     kind, number, tensors = claim.evidence
@@ -46,13 +46,13 @@ def test_a_model_of_the_family_without_the_tensors_is_not_claimed(family: str, t
     settings, names = DRAFTING[family]
     for dropped in names:
         folder = folder_of(tmp_path / "mtp-model", settings, [name for name in names if name != dropped])
-        assert mtp.specdec_detect_method(DraftSource(folder)) is None
+        assert mtp.specdec_detect_method(draft=DraftSource(folder)) is None
 
 
 def test_a_config_that_counts_no_modules_is_not_claimed_whatever_tensors_there_are(tmp_path: Path) -> None:
     for number in (0, None, "1", True):
         folder = model_of(tmp_path / "model", "deepseek", num_nextn_predict_layers=number)
-        assert mtp.specdec_detect_method(DraftSource(folder)) is None
+        assert mtp.specdec_detect_method(draft=DraftSource(folder)) is None
 
 
 def test_other_checkpoints_are_not_claimed(tmp_path: Path) -> None:
@@ -61,12 +61,12 @@ def test_other_checkpoints_are_not_claimed(tmp_path: Path) -> None:
     nameless = {key: value for key, value in LLAMA.items() if key not in ("model_type", "architectures")}
     for settings in (LLAMA, nameless, eagle, config("eagle", "x", num_nextn_predict_layers=1)):
         folder = folder_of(tmp_path / "deepseek_mtp", settings, names)
-        assert mtp.specdec_detect_method(DraftSource(folder)) is None
+        assert mtp.specdec_detect_method(draft=DraftSource(folder)) is None
 
 
 def test_a_gemma_assistant_is_claimed_by_its_config_as_it_is_nothing_else(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "x", config("gemma4_assistant", "Gemma4AssistantForCausalLM"))
-    claim = mtp.specdec_detect_method(DraftSource(folder))
+    claim = mtp.specdec_detect_method(draft=DraftSource(folder))
     assert claim is not None
     assert claim.strength == "certain"
 
@@ -74,7 +74,7 @@ def test_a_gemma_assistant_is_claimed_by_its_config_as_it_is_nothing_else(tmp_pa
 def test_a_checkpoint_whose_tensors_cannot_be_read_is_nobodys(tmp_path: Path) -> None:
     folder = Path(model_of(tmp_path / "x", "deepseek"))
     (folder / "model.safetensors").write_bytes(b"not a file of tensors")
-    assert mtp.specdec_detect_method(DraftSource(str(folder))) is None
+    assert mtp.specdec_detect_method(draft=DraftSource(str(folder))) is None
 
 
 def test_a_checkpoint_given_without_a_method_is_recognised(tmp_path: Path) -> None:

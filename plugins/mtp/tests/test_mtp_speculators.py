@@ -22,6 +22,7 @@ from specdec_core.cli.main import main
 from specdec_core.config.detect import detect, swap_target
 from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.context import MethodContext
 from specdec_core.errors import ConfigError
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
@@ -172,7 +173,7 @@ def test_given_as_the_model_it_stands_for_its_target_and_itself(tmp_path: Path) 
     assert (swap.model, swap.speculative_config) == ("some/target", {"method": "mtp", "model": file})
     nameless = save(tmp_path / "y", speculators_config={})
     with pytest.raises(ConfigError, match=r"does not name its target \(speculators_config.verifier.name_or_path\)"):
-        mtp.specdec_swap_target(DraftSource(nameless))
+        mtp.specdec_swap_target(source=DraftSource(nameless))
 
 
 def test_the_configuration_becomes_that_of_its_layer(tmp_path: Path) -> None:
@@ -239,7 +240,7 @@ def test_a_tensor_of_a_second_layer_or_of_a_reduced_vocabulary_is_refused(name: 
     [
         ({"num_nextn_predict_layers": 2}, "num_nextn_predict_layers is 2, and files of this type have one layer"),
         ({"draft_vocab_size": 64}, r"draft_vocab_size 64 of 128"),
-        ({"transformer_layer_config": None}, "transformer_layer_config must be the configuration of its layer"),
+        ({"transformer_layer_config": None}, "transformer_layer_config must be the configuration of the head's layers"),
         ({"transformer_layer_config": {"model_type": "qwen3_next"}}, "only layers of qwen2 and qwen3 are built"),
         (
             {"transformer_layer_config": {**GROUPED, "hidden_size": 16, "model_type": "qwen2"}},
@@ -294,6 +295,6 @@ def test_an_embedding_of_its_own_is_compared_with_the_targets_and_not_used(
 
 def test_vllm_is_not_given_a_file_that_it_cannot_read(tmp_path: Path) -> None:
     resolved = settled(tmp_path, model=save(tmp_path / "x"))
-    problem = mtp.specdec_vllm_config(resolved.context(info_of("qwen2", tmp_path)))
+    problem = mtp.specdec_vllm_config(ctx=MethodContext.of(resolved, info_of("qwen2", tmp_path)))
     assert isinstance(problem, Problem)
     assert "the target's own checkpoint" in problem.message

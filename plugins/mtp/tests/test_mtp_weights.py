@@ -11,6 +11,7 @@ from typing import Any
 import mtp_models
 import pytest
 import torch
+from mtp_folders import settled
 from mtp_models import MODELS, SHARDS
 from mtp_replay import built, compared, handle_of
 from torch import Tensor
@@ -72,7 +73,7 @@ def test_files_without_any_of_them_are_not_opened(tmp_path: Path) -> None:
     handle = handle_of("mimo", place)
     built(place, handle).proposer(handle)
     (tmp_path / SHARDS[1]).write_bytes(b"not a file of tensors")
-    with pytest.raises(ConfigError, match=f"{SHARDS[1]} cannot be read"):
+    with pytest.raises(ConfigError, match=f"{SHARDS[1]} is not a whole safetensors file"):
         built(place, handle).proposer(handle)
 
 
@@ -208,12 +209,31 @@ def test_a_tensor_of_another_shape_is_refused_with_both(name: str, tmp_path: Pat
             tensors[other] = torch.cat([tensors[other], tensors[other][:, :1]], dim=1)
             other = other.replace("up_proj", "gate_proj")
             tensors[other] = torch.cat([tensors[other], tensors[other][:, :1]], dim=1)
-        assert "gate_up_proj" in (message := refused(tmp_path, "deepseek", tensors))
-        assert "is [4, 32, 33], expected [4, 32, 32]" in message
+        assert "experts.2.up_proj.weight is [16, 33], expected [any, 32]" in refused(tmp_path, "deepseek", tensors)
         return
     tensors[whole] = torch.cat([tensors[whole], tensors[whole][:, :1]], dim=1)
     rows, columns = tensors[whole].shape
     assert f"is [{rows}, {columns}], expected [{rows}, {columns - 1}]" in refused(tmp_path, "deepseek", tensors)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("deepseek", f"model.layers.{mtp_models.LAYERS}.eh_proj.weight"),
+        ("glm4_moe", f"model.layers.{mtp_models.LAYERS}.self_attn.o_proj.weight"),
+        ("mimo", "model.mtp_layers.0.mlp.down_proj.weight"),
+        ("ernie", "model.mtp_block.0.mlp.down_proj.weight"),
+        ("longcat", "model.mtp.layers.0.self_attn.o_proj.weight"),
+    ],
+)
+def test_a_width_that_is_not_the_targets_is_refused_before_weights_are_read(
+    family: str, name: str, tmp_path: Path
+) -> None:
+    tensors = mtp_models.module_tensors(family)
+    tensors[name] = torch.cat([tensors[name], tensors[name][:1]])
+    place = mtp_models.save(tmp_path, family, tensors)
+    with pytest.raises(ConfigError, match=rf"{name} is \[33, \d+\], expected \[32, "):
+        settled(place)
 
 
 def test_tensors_that_nothing_has_a_use_for_are_warned_of_once(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.context import MethodContext
 from specdec_core.sources import TargetInfo
 from specdec_core.traits import MethodTraits
 from specdec_testing.building import Built, build
@@ -61,4 +62,6 @@ def _without_k(built: Built) -> Any:
 def _ask(built: Built, hook: str, target: TargetInfo, config: Any) -> Any:
     """Call a hook of the method as `resolve` does."""
     resolved, registry = built.resolved, built.registry
-    return registry.call(registry.plugin(resolved.record), hook, ctx=replace(resolved.context(target), config=config))
+    return registry.call(
+        registry.plugin(resolved.record), hook, ctx=replace(MethodContext.of(resolved, target), config=config)
+    )

@@ -17,7 +17,8 @@ from specdec_core.errors import PluginError, UnknownNameError
 from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, LOCAL_KINDS, Catalog, Record
 from specdec_core.registry.homes import nearest_name
 from specdec_core.registry.installed import normalize
-from specdec_core.registry.loader import LoadedPlugin, Registry
+from specdec_core.registry.loaded import LoadedPlugin
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
 
 SLOW: Final = 0.5  # seconds of an import that are worth a word in the table

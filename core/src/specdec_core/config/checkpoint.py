@@ -1,15 +1,14 @@
-"""Reads what a checkpoint says of itself: JSON, headers of safetensors, names in torch files; never its weights."""
+"""Where a checkpoint is, which files it has and what its JSON holds; tensors are read elsewhere."""
 
 from __future__ import annotations
 
 import json
 import re
-import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from specdec_core.config import gguf_file
+from specdec_core.config import gguf_file, tensor_files
 from specdec_core.errors import ConfigError
 
 INDEXES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -18,8 +17,6 @@ NOT_WEIGHTS: Final = frozenset(
     {"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "mask_embedding.pt"}
 )
 ADAPTER: Final = "adapter_config.json"
-POINTER: Final = b"version https://git-lfs"
-MAX_HEADER: Final = 100_000_000
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?\Z")
 
 
@@ -55,21 +52,6 @@ def locate(model: str, patterns: Sequence[str] | None = None, revision: str | No
         raise ConfigError(message) from error
 
 
-def check_is_no_pointer(file: Path) -> None:
-    """Raise ConfigError if git-lfs has left its pointer in the place of a file's content."""
-    try:
-        with file.open("rb") as stream:
-            is_pointer = stream.read(len(POINTER)) == POINTER
-    except OSError:  # whoever reads the content reports it
-        return
-    if is_pointer:
-        message = (
-            f"{file} is a git-lfs pointer and not the content itself; fetch it with 'git lfs pull' in its repository, "
-            "or download the files from the Hub anew"
-        )
-        raise ConfigError(message)
-
-
 def adapter_problem(folder: Path) -> str | None:
     """Return why a folder is no model but an adapter (LoRA and the like) for one, None if it is not."""
     file = folder / ADAPTER
@@ -85,7 +67,7 @@ def adapter_problem(folder: Path) -> str | None:
 
 def read_json_object(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file; raises ConfigError naming file, line and column of what does not parse."""
-    check_is_no_pointer(file)
+    tensor_files.check_is_no_pointer(file)
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
@@ -111,62 +93,20 @@ def weight_files(path: Path) -> list[Path]:
     return [file for file in candidates if file.is_file() and file.name not in NOT_WEIGHTS]
 
 
-def tensor_names(path: Path, files: Iterable[Path]) -> frozenset[str]:
-    """Return the names of all tensors: from a folder's index if it has one, else from the files."""
+def weight_map(path: Path) -> dict[str, str] | None:
+    """Return the file of each tensor by a folder's index, None without an index; raises ConfigError for a wrong one."""
     for index in INDEXES:
         file = path / index
         if path.is_dir() and file.is_file():
             names = read_json_object(file).get("weight_map")
             if isinstance(names, dict):
-                return frozenset(names)
+                return names
             message = f"{file} has no weight_map"
             raise ConfigError(message)
-    return frozenset(tensor_shapes(files))
+    return None
 
 
-def tensor_shapes(files: Iterable[Path]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor in the files, by name."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for file in files:
-        check_is_no_pointer(file)
-        if file.suffix == gguf_file.ENDING:
-            shapes.update(gguf_file.read_shapes(file))
-        else:
-            shapes.update(_safetensors_shapes(file) if file.suffix == ".safetensors" else _torch_shapes(file))
-    return shapes
-
-
-def _safetensors_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            if length > min(MAX_HEADER, file.stat().st_size):
-                message = f"its header would be {length} bytes long"
-                raise ValueError(message)
-            text = stream.read(length)
-            if len(text) < length:
-                message = f"{len(text)} of {length} bytes of its header are there"
-                raise ValueError(message)
-            header = json.loads(text)
-        return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        message = f"{file} is not a whole safetensors file ({error})"
-        raise ConfigError(message) from error
-
-
-def _torch_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    try:
-        import torch
-    except ImportError as error:
-        message = f"{file}: names in this file can only be read with torch; install specdec-nn"
-        raise ConfigError(message) from error
-    try:
-        state = torch.load(file, weights_only=True, map_location="meta")
-    except Exception as error:  # unpickling raises whatever it likes
-        cause = str(error).partition("\n")[0]
-        message = f"{file} is no file of plain tensors ({type(error).__name__}: {cause})"
-        raise ConfigError(message) from error
-    if not isinstance(state, dict):
-        message = f"{file} holds {type(state).__name__}, not named tensors"
-        raise ConfigError(message)
-    return {str(name): tuple(value.shape) for name, value in state.items() if isinstance(value, torch.Tensor)}
+def tensor_names(path: Path, files: Iterable[Path]) -> frozenset[str]:
+    """Return the names of all tensors: from a folder's index if it has one, else from the files."""
+    places = weight_map(path)
+    return frozenset(tensor_files.entries(files) if places is None else places)

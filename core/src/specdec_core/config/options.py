@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from specdec_core.config.key_table import KEYS
 from specdec_core.config.keys import Old
-from specdec_core.errors import OptionsStageError, RequestError
+from specdec_core.errors import OptionsStageError
 from specdec_core.registry.groups import Kind
+from specdec_core.registry.loaded import LoadedPlugin, Plugins
 from specdec_core.sources import Problem
-
-if TYPE_CHECKING:
-    from specdec_core.config.speculative import ResolvedConfig
-    from specdec_core.registry.loader import LoadedPlugin, Registry
 
 Model = TypeVar("Model", bound=BaseModel)
 SCALAR_ERRORS: Final = frozenset({"int_type", "float_type", "bool_type", "string_type"})
@@ -45,7 +42,7 @@ class RequestOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def options_model(registry: Registry, loaded: LoadedPlugin, hook: str) -> type[MethodOptions]:
+def options_model(registry: Plugins, loaded: LoadedPlugin, hook: str) -> type[MethodOptions]:
     """Return the model of a plugin's own keys; `MethodOptions` itself, which has none, if the hook gives none.
 
     Raises OptionsStageError if the hook fails or the model breaks the rules of its base.
@@ -54,7 +51,7 @@ def options_model(registry: Registry, loaded: LoadedPlugin, hook: str) -> type[M
     return MethodOptions if model is None else cast("type[MethodOptions]", _checked(loaded, hook, model, MethodOptions))
 
 
-def request_model(registry: Registry, loaded: LoadedPlugin) -> type[RequestOptions] | None:
+def request_model(registry: Plugins, loaded: LoadedPlugin) -> type[RequestOptions] | None:
     """Return the model of what a request may set for a method, None if nothing; raises OptionsStageError."""
     hook = "specdec_request_options"
     model = registry.call(loaded, hook, stage="options", method=loaded.name)
@@ -93,55 +90,6 @@ def nearest(key: str, valid: Iterable[str]) -> str:
     """Return the valid name most like a key, "" if none is like it."""
     close = get_close_matches(key, list(valid), n=1)
     return close[0] if close else ""
-
-
-def request_options(
-    resolved: ResolvedConfig, registry: Registry, raw: Any
-) -> RequestOptions | tuple[RequestOptions | None, ...] | None:
-    """Validate what a request gives as `SamplingParams.extra_args["specdec"]`; None if it gives nothing.
-
-    A method that is made of others gets a tuple with the options of each part: a key is every part's that reads it.
-    Raises RequestError naming every key that is wrong, or that the method takes no such options.
-    """
-    if raw is None:
-        return None
-    if not isinstance(raw, Mapping):
-        message = f'extra_args["specdec"] must be a mapping of options, got {type(raw).__name__}'
-        raise RequestError(message)
-    if resolved.parts:
-        return _options_of_parts(resolved, registry, raw)
-    model = request_model(registry, registry.plugin(resolved.record))
-    if model is None:
-        if not raw:
-            return None
-        message = f"method {resolved.method!r} takes no options from a request, got {', '.join(map(repr, raw))}"
-        raise RequestError(message)
-    options, problems = validate(model, raw)
-    if options is None:
-        listed = "; ".join(map(str, problems))
-        message = f'extra_args["specdec"] does not fit method {resolved.method!r}: {listed}'
-        raise RequestError(message)
-    return options
-
-
-def _options_of_parts(
-    resolved: ResolvedConfig, registry: Registry, raw: Mapping[str, Any]
-) -> tuple[RequestOptions | None, ...]:
-    """Hand each part the keys that it reads. Raises RequestError for a key that no part reads."""
-    models = [request_model(registry, registry.plugin(part.record)) for part in resolved.parts]
-    read = [() if model is None else keys_of(model) for model in models]
-    unknown = [key for key in raw if not any(key in keys for keys in read)]
-    if unknown:
-        valid = sorted({key for keys in read for key in keys})
-        message = f"no part of method {resolved.method!r} reads {', '.join(map(repr, unknown))} from a request"
-        raise RequestError(f"{message}; there are: {', '.join(valid) or 'none'}")
-    found = []
-    for part, keys in zip(resolved.parts, read, strict=True):
-        own = {key: value for key, value in raw.items() if key in keys}
-        options = request_options(part, registry, own) if own else None
-        assert not isinstance(options, tuple)  # a part has no parts: see specdec_core.config.parts
-        found.append(options)
-    return tuple(found)
 
 
 def _checked(loaded: LoadedPlugin, hook: str, model: Any, base: type[BaseModel]) -> type[BaseModel]:

@@ -9,7 +9,7 @@ from specdec_core.config.options import MethodOptions
 from specdec_core.config.resolution import Settling
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import CheckStageError, ConfigError
-from specdec_core.registry.loader import LoadedPlugin
+from specdec_core.registry.loaded import LoadedPlugin
 from specdec_core.sources import Problem
 
 HOOK: Final = "specdec_method_parts"

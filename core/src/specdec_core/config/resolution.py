@@ -13,7 +13,8 @@ from specdec_core.errors import ConfigError, PluginError
 from specdec_core.registry.catalog import Catalog, Record
 from specdec_core.registry.groups import Kind
 from specdec_core.registry.installed import KERNEL_DISTRIBUTION, normalize
-from specdec_core.registry.loader import LoadedPlugin, Registry
+from specdec_core.registry.loaded import LoadedPlugin
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import DraftSource, Problem, TargetInfo
 
 MAKE_CONTROLLER: Final = "specdec_make_controller"

@@ -20,7 +20,7 @@ from specdec_core.config.derived_values import (
 )
 from specdec_core.config.detect import detect, swap_target
 from specdec_core.config.foreign_keys import foreign_problems
-from specdec_core.config.options import MethodOptions, keys_of, options_model, request_options, validate
+from specdec_core.config.options import MethodOptions, keys_of, options_model, validate
 from specdec_core.config.parts import resolve_parts
 from specdec_core.config.resolution import Settling, data_of, find_controller, find_observers, method_of
 from specdec_core.config.speculative import COUPLED, STANDARD, ResolvedConfig, SpeculativeConfig, config_error
@@ -28,11 +28,12 @@ from specdec_core.config.unclaimed_keys import settle_other_keys
 from specdec_core.errors import CheckStageError, ConfigError, TraitsStageError
 from specdec_core.registry.catalog import Catalog, Record
 from specdec_core.registry.homes import nearest_name
-from specdec_core.registry.loader import LoadedPlugin, Registry
+from specdec_core.registry.loaded import LoadedPlugin
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import Default, DraftSource, Note, Problem, TargetInfo
 from specdec_core.traits import MethodTraits
 
-__all__ = ["request_options", "resolve", "swap_target"]
+__all__ = ["resolve", "swap_target"]
 
 _AUTHORS: Final = "Tell the authors of the plugin."
 _VERIFIER: Final = "rejection_sample_method"

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import to_jsonable_python
@@ -22,21 +22,16 @@ from specdec_core.config.options import (
     MethodOptions,
     RequestOptions,
     options_model,
-    request_options,
     validate,
 )
 from specdec_core.config.parse import load_mapping, spell_keys
 from specdec_core.config.read_only import ReadOnlyDict, read_only
-from specdec_core.context import MethodContext
 from specdec_core.errors import ConfigError
 from specdec_core.registry.catalog import Record
 from specdec_core.registry.groups import Kind
+from specdec_core.registry.loaded import Plugins
 from specdec_core.sources import DraftSource, Problem
 from specdec_core.traits import MethodTraits
-
-if TYPE_CHECKING:
-    from specdec_core.registry.loader import Registry
-    from specdec_core.sources import TargetInfo
 
 __all__ = [
     "COUPLED",
@@ -47,7 +42,6 @@ __all__ = [
     "ResolvedConfig",
     "SpeculativeConfig",
     "config_error",
-    "request_options",
 ]
 
 COUPLED: Final = "coupled"  # the default verifier where drafts can equal the target's own draws
@@ -243,17 +237,6 @@ class ResolvedConfig:
         own = () if self.draft is None else (self.draft,)
         return (*own, *(draft for part in self.parts for draft in part.drafts))
 
-    def context(self, target: TargetInfo) -> MethodContext[MethodOptions]:
-        """Return what hooks of the method are told."""
-        return MethodContext(
-            method=self.method,
-            config=self.config,
-            options=self.options,
-            draft=self.draft,
-            target=target,
-            parts=self.parts,
-        )
-
     def __eq__(self, other: object) -> bool:
         """Compare as JSON."""
         return self._text == other._text if isinstance(other, ResolvedConfig) else NotImplemented
@@ -298,7 +281,7 @@ class ResolvedConfig:
         return plain
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], registry: Registry) -> ResolvedConfig:
+    def from_json(cls, data: Mapping[str, Any], registry: Plugins) -> ResolvedConfig:
         """Return what `as_json` wrote, in this process or another one; nothing is decided again.
 
         The registry gives the options models, so the plugins are loaded. Raises PluginError for one that fails or is
@@ -346,7 +329,7 @@ def _record(kind: Kind, part: Mapping[str, Any]) -> Record:
     return Record(kind, part["name"], part["value"], part["distribution"], part["version"])
 
 
-def _read_options(registry: Registry, record: Record, values: Mapping[str, Any]) -> MethodOptions:
+def _read_options(registry: Plugins, record: Record, values: Mapping[str, Any]) -> MethodOptions:
     options, problems = validate(options_model(registry, registry.plugin(record), OPTIONS_HOOKS[record.kind]), values)
     if options is None:
         raise config_error(problems)

@@ -19,7 +19,8 @@ from specdec_core.errors import ConfigWarning, PluginWarning
 from specdec_core.registry.asking import ask
 from specdec_core.registry.catalog import LOCAL_DISTRIBUTION
 from specdec_core.registry.groups import Kind
-from specdec_core.registry.loader import LoadedPlugin, Registry
+from specdec_core.registry.loaded import LoadedPlugin
+from specdec_core.registry.loader import Registry
 
 WORDS: Final[dict[Kind, str]] = {"proposer": "method", "verifier": "verifier"}
 ANYWAY: Final = "already the default"

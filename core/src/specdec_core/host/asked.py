@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from specdec_core.config.options import RequestOptions, request_options
+from specdec_core.config.options import RequestOptions
+from specdec_core.config.request_options import request_options
 from specdec_core.errors import RequestError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdec_core.context import ProposerBuild
+from specdec_core.context import MethodContext, ProposerBuild
 from specdec_core.errors import MakeStageError
 from specdec_core.protocols import Controller, Proposer, Remembers, Verifier
 
@@ -61,7 +61,7 @@ def make_proposer(
         strict=strict,
         make=lambda part: make_proposer(part, target, registry, strict=strict),
     )
-    plugin, ctx = registry.plugin(resolved.record), resolved.context(target.info)
+    plugin, ctx = registry.plugin(resolved.record), MethodContext.of(resolved, target.info)
     made: Proposer = registry.make(plugin, "specdec_make_proposer", Proposer, ctx=ctx, build=build)
     if resolved.traits.remembers and not isinstance(made, Remembers):
         made.close()

@@ -23,7 +23,8 @@ from typing import IO, Any, Final, Literal
 from specdec_core.config.options import OPTIONS_HOOKS, keys_of, options_model
 from specdec_core.errors import CheckStageError, SpecdecError
 from specdec_core.registry.catalog import Catalog, Record
-from specdec_core.registry.loader import LoadedPlugin, Registry
+from specdec_core.registry.loaded import LoadedPlugin
+from specdec_core.registry.loader import Registry
 from specdec_core.sources import Detection, DraftSource, TargetSwap
 
 Question = Literal["detect", "swap", "load_as", "options"]

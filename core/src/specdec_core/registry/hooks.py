@@ -64,14 +64,6 @@ def check_kind(hooks: frozenset[str], record: Record) -> None:
         raise RegisterStageError(record, problem, f"Mark the function with @specdec_core.hookimpl. {_AUTHORS}")
 
 
-def bind(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the arguments that the function asks for by name."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return dict(arguments)
-    return {p.name: arguments[p.name] for p in parameters if p.kind in _NAMED and p.name in arguments}
-
-
 def _check_implementation(implementation: Implementation, record: Record, known: Mapping[str, Any]) -> None:
     hook = implementation.hook
     if hook not in known:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
@@ -22,11 +21,13 @@ from specdec_core.errors import (
     SpecdecError,
     TraitsStageError,
 )
+from specdec_core.late_hooks import bind
 from specdec_core.markers import PROJECT
 from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, Catalog, Record
-from specdec_core.registry.hooks import bind, check_kind, check_plugin, implementations
+from specdec_core.registry.hooks import check_kind, check_plugin, implementations
 from specdec_core.registry.importing import explain, import_object, undo_imports
 from specdec_core.registry.kernels import Kernels
+from specdec_core.registry.loaded import LoadedPlugin
 
 Stage = type[PluginError]
 
@@ -44,25 +45,6 @@ HOOK_STAGES: Final[dict[str, str]] = {
     "specdec_make_verifier": "make",
     "specdec_make_controller": "make",
 }
-
-
-@dataclass(frozen=True)
-class LoadedPlugin:
-    """A record together with the plugin object that it led to.
-
-    record  what was asked for; `record.name` is what hooks get as `method`
-    plugin  the plugin object; records of several names may share one
-    hooks   names of the hooks that the object implements
-    """
-
-    record: Record
-    plugin: Any
-    hooks: frozenset[str]
-
-    @property
-    def name(self) -> str:
-        """The name under which the plugin was loaded."""
-        return self.record.name
 
 
 class Registry:

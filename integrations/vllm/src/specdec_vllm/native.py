@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from specdec_core.config.speculative import ResolvedConfig
+from specdec_core.context import MethodContext
 from specdec_core.errors import CheckStageError
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import Problem, TargetInfo
@@ -48,7 +49,7 @@ def translated(settled: Settled, target: TargetInfo) -> Mapping[str, Any] | str:
 
 def ask(registry: Registry, resolved: ResolvedConfig, target: TargetInfo) -> Mapping[str, Any] | Problem | None:
     """Return the plugin's answer; raises CheckStageError if it is of another kind."""
-    answer: Any = registry.call(registry.plugin(resolved.record), HOOK, ctx=resolved.context(target))
+    answer: Any = registry.call(registry.plugin(resolved.record), HOOK, ctx=MethodContext.of(resolved, target))
     if answer is None or isinstance(answer, Problem):
         return answer
     if not isinstance(answer, Mapping) or not isinstance(answer.get("method"), str):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specdec_core.draft import IntArray
+from specdec_core.sources import TargetHandle
 from specdec_nn.cache.arena import PAGE_SIZE, KVArena, Segment
 from specdec_nn.ops.ancestor_bits.reference import WORD
 from specdec_nn.ops.attention.reference import AttentionStep
@@ -34,6 +35,11 @@ class DraftCache:
         """Take an arena that nobody else uses; see `room` for its size."""
         self.arena = arena
         self._rows: dict[str, _Rows] = {}
+
+    @classmethod
+    def of(cls, target: TargetHandle, round_rows: int) -> DraftCache:
+        """Return a cache beside a target's, with room for rounds of so many rows."""
+        return cls(target.new_arena(cls.room(target.kv_cache_tokens, target.max_num_seqs, round_rows)))
 
     @staticmethod
     def room(kv_cache_tokens: int, max_num_seqs: int, round_rows: int) -> int:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from specdec_core.errors import ConfigError
 
 BLOCK: Final = (128, 128)
-PLAIN: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def block_size(config: Mapping[str, Any]) -> tuple[int, int]:

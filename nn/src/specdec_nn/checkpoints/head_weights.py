@@ -11,9 +11,9 @@ from torch import Tensor
 
 from specdec_core.registry.kernels import Kernels
 from specdec_core.sources import TargetHandle
-from specdec_nn.checkpoints.fp8 import PLAIN, block_size, dequantized
+from specdec_nn.checkpoints.fp8 import block_size, dequantized
 from specdec_nn.checkpoints.reader import CheckpointReader
-from specdec_nn.checkpoints.vocabulary import pick_embedding, read_map
+from specdec_nn.checkpoints.vocabulary import pick_embedding
 from specdec_nn.checkpoints.weights import read_tensors
 from specdec_nn.layers.block import Linear, RMSNorm
 
@@ -41,6 +41,8 @@ class HeadWeights:
         self._target, self._kernel = target, kernels.get("linear", target.device)
         self.device, self.dtype = target.device, target.dtype
         wanted = reader.files.keys() if names is None else {name for name in names if name in reader}
+        reader.expect_floats(wanted)
+        reader.raise_problems()
         files = {reader.files[name] for name in wanted} | {
             reader.scales[name] for name in wanted & reader.scales.keys()
         }
@@ -51,10 +53,7 @@ class HeadWeights:
             tensor, scale = read[reader.files[name]], read.get(reader.scales.get(name, ""))
             if scale is not None:
                 tensor = dequantized(reader.files[name], tensor, scale, size)
-            if tensor.dtype not in PLAIN and name.endswith((".weight", ".bias")):
-                reader.wrong(f"{reader.files[name]} is {tensor.dtype}; {reader.what} are read in floating point")
             self.stored[name] = tensor
-        reader.raise_problems()
 
     def __contains__(self, name: str) -> bool:
         """Return whether the checkpoint has a tensor of this canonical name."""
@@ -104,9 +103,11 @@ class HeadWeights:
         return lambda states: own(states / divisor if divisor != 1.0 else states)[:, :vocabulary]
 
     def offsets(self) -> Tensor | None:
-        """Return what to add to draft ids, [V_d] int64; None where they are the target's; see `read_map` for errors."""
-        offsets = read_map(self.stored.get("d2t"), self.stored.get("t2d"), self._target.info.vocab_size)
-        return None if offsets is None else offsets.to(self.device)
+        """Return what to add to draft ids, [V_d] int64; None where they are the target's."""
+        d2t = self.stored.get("d2t")
+        if d2t is None or (len(d2t) >= self._target.info.vocab_size and not bool(d2t.any())):
+            return None
+        return d2t.to(self.device, torch.int64)
 
     def first_ids(self, rows: int) -> Tensor | None:
         """Return the offsets of a head that knows the target's first `rows` ids, None if it knows all."""

@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from specdec_core.config.padding import table_problem
 from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource, Note, Problem, TargetInfo
+from specdec_nn.checkpoints.maps import map_problem
 from specdec_nn.checkpoints.names import Spelling, canonical_names
 
+FLOATS: Final = ("float32", "bfloat16", "float16", "float64")  # dtypes of weights that are read
 SCALE: Final = "_scale_inv"  # ending of the tensor with the block scales of an FP8 weight
 INCOMPLETE: Final = "the file is incomplete; download it again"
 OTHER_TARGET: Final = "give a head that was trained for this target"
@@ -83,7 +85,7 @@ class Tensors:
         right = True
         for name, shape in shapes.items():
             found = self.shapes.get(name)
-            if found is not None and not _fits(found, shape):
+            if found is not None and not fits(found, shape):
                 right = False
                 self.wrong(f"{self.files[name]} is {list(found)}, and {because} {written(shape)}", next_step)
         return right
@@ -108,7 +110,8 @@ class Tensors:
 
 
 class CheckpointReader(Tensors, ABC, Generic[Layout]):
-    """One look at a head's checkpoint, for the target that it shall draft for. Reads names and shapes, no weights.
+    """One look at a head's checkpoint, for the target that it shall draft for. Reads names, shapes and dtypes, and maps
+    of ids, no weights.
 
     source  the checkpoint
     config  its config.json as the method's hooks have made it, or as it is in the file where `original` is set
@@ -152,14 +155,50 @@ class CheckpointReader(Tensors, ABC, Generic[Layout]):
             return {}, {}
         return files, {name: shapes[file] for name, file in files.items()}
 
+    def integers(self, name: str) -> list[int] | None:
+        """Return the values of a tensor of whole numbers, flat; None, and a problem, if they cannot be read."""
+        try:
+            return self.source.integers(self.files[name])
+        except ConfigError as error:
+            self.wrong(str(error))
+            return None
+
+    def expect_floats(self, names: Iterable[str]) -> None:
+        """Add a problem for each weight and bias of these names neither in floating point nor FP8 with scales.
+
+        A host that has the method by itself may know more formats, so these are problems of the drafter here alone.
+        """
+        dtypes = self.source.tensor_dtypes
+        for name in sorted(names):
+            dtype = dtypes[self.files[name]]
+            if dtype not in FLOATS and name not in self.scales and name.endswith((".weight", ".bias")):
+                message = f"{self.model!r}: {self.files[name]} is {dtype}; {self.what} are read in floating point"
+                self.problems.append(Problem(key="model", message=message, drafter_only=True))
+
+    def expect_maps(self) -> None:
+        """Add a problem for maps d2t and t2d that do not name some of the target's ids, each once."""
+        if "t2d" in self:
+            self.expect_table("the map t2d", self.shapes["t2d"][0], self.target.vocab_size)
+        if "d2t" not in self:
+            return
+        d2t, t2d = self.integers("d2t"), self.integers("t2d") if "t2d" in self else None
+        if d2t is None or (t2d is None and "t2d" in self):
+            return
+        problem = map_problem(d2t, t2d, self.target.vocab_size)
+        if problem is not None:
+            self.wrong(problem, INCOMPLETE)
+
     @abstractmethod
     def look(self) -> Layout | None:
         """Check everything and return the layout; what it returns beside problems is not used."""
 
     def layout(self) -> Layout | None:
-        """Return the layout, None if `problems` says why there is none."""
+        """Return the layout, None if `problems` says why there is none; problems of dtypes do not count."""
         found = None if self.problems else self.look()
-        return None if self.problems else found
+        if self.problems:
+            return None
+        self.expect_floats(self.files)
+        return found
 
     def checked(self) -> Layout:
         """Return the layout; raises one ConfigError with every problem if there is none."""
@@ -186,5 +225,6 @@ def listed(names: Collection[str], most: int = LISTED) -> str:
     return shown if more <= 0 else f"{shown} and {more} more"
 
 
-def _fits(found: tuple[int, ...], shape: Shape) -> bool:
+def fits(found: tuple[int, ...], shape: Shape) -> bool:
+    """Return whether a shape is the expected one."""
     return len(found) == len(shape) and all(want in (None, have) for have, want in zip(found, shape, strict=True))

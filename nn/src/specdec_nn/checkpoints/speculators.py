@@ -22,7 +22,7 @@ Config = Mapping[str, Any]
 
 def is_of_type(config: Config, types: Collection[str]) -> bool:
     """Return whether a configuration is in this format, and of one of these types."""
-    return SECTION in config and config.get(TYPE) in types
+    return config.get(TYPE) in types
 
 
 def base_config(config: Config) -> Config:

@@ -1,4 +1,4 @@
-"""Maps between the ids of a drafter and those of its target, and tables that both may have; it reads no files."""
+"""Tables that a drafter and its target may both have; it reads no files."""
 
 from __future__ import annotations
 
@@ -6,40 +6,13 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from specdec_core.config.padding import table_problem
 from specdec_core.errors import ConfigError
+from specdec_nn.checkpoints.decoder import sharing_problem
 
 SLICE = 4096  # rows of two tables that are compared at a time
-
-
-def read_map(d2t: Tensor | None, t2d: Tensor | None, vocab_size: int) -> Tensor | None:
-    """Return the offsets of draft ids, [V_d] int64, None where they are the target's ids.
-
-    d2t [V_d] as stored or None, t2d [V] marks of the ids that a draft may have, or None; `vocab_size` is the target's.
-    Raises ConfigError for a map out of the vocabulary or of another one, one that names an id twice, and two maps that
-    differ.
-    """
-    problem = None if t2d is None else table_problem("the map t2d", len(t2d), vocab_size)
-    if problem is not None:
-        raise ConfigError(f"{problem}; give a head that was trained for this target")
-    if d2t is None or (len(d2t) >= vocab_size and not bool(d2t.any())):
-        return None
-    offsets = d2t.to(torch.int64)
-    ids = torch.arange(len(offsets)) + offsets
-    if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
-        message = f"the map d2t names ids {int(ids.min())} .. {int(ids.max())}, and the target has {vocab_size}"
-        raise ConfigError(message)
-    distinct = len(set(ids.tolist()))
-    if distinct != len(ids):
-        message = f"the map d2t names {len(ids) - distinct} ids of the target more than once"
-        raise ConfigError(message)
-    if t2d is not None and not torch.equal(torch.nonzero(t2d.bool())[:, 0], ids.sort().values):
-        message = "the maps d2t and t2d of the checkpoint name different ids of the target"
-        raise ConfigError(message)
-    return offsets
 
 
 def pick_embedding(own: Tensor | None, shared: Tensor, share: bool | None, logger: logging.Logger) -> Tensor:
@@ -48,15 +21,10 @@ def pick_embedding(own: Tensor | None, shared: Tensor, share: bool | None, logge
     `share` is what the user says: true the target's, false its own, None its own if there is one that differs, with a
     warning that gives the largest difference. Raises ConfigError where the wish cannot be met.
     """
-    if own is None:
-        if share is False:
-            message = "share_embeddings is false, and the checkpoint brings no embed_tokens.weight; leave it out"
-            raise ConfigError(message)
-        return shared
-    if share and own.shape[1] != shared.shape[1]:
-        message = f"share_embeddings is true, and the widths differ: {own.shape[1]} and {shared.shape[1]}"
-        raise ConfigError(message)
-    if share:
+    problem = sharing_problem(None if own is None else tuple(own.shape), shared.shape[1], share)
+    if problem is not None:
+        raise ConfigError(problem)
+    if own is None or share:
         return shared
     if own.shape != shared.shape:
         return own

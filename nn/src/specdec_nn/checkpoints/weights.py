@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.config import checkpoint
+from specdec_core.config.tensor_files import check_is_no_pointer
 from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource
 
@@ -22,7 +23,7 @@ def read_tensors(source: DraftSource, wanted: Callable[[str], bool] = lambda nam
     """
     tensors: dict[str, Tensor] = {}
     for file in _files(source, wanted):
-        checkpoint.check_is_no_pointer(file)
+        check_is_no_pointer(file)
         try:
             tensors.update(_safetensors(file, wanted) if file.suffix == ".safetensors" else _torch(file, wanted))
         except Exception as error:  # both readers raise whatever their formats make them

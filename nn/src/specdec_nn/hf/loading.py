@@ -16,6 +16,7 @@ from torch import nn
 
 from specdec_core.config import checkpoint, gguf_file
 from specdec_core.config.remote_code import TARGET_PERMISSION, NeededCode, code_of_generation, code_of_model
+from specdec_core.config.tensor_files import check_is_no_pointer
 from specdec_core.errors import ConfigError, TargetError
 
 GGUF = ".gguf"
@@ -147,7 +148,7 @@ def _check_folder(model: str, path: Path) -> None:
         raise TargetError(message)
     try:
         for file in (path / "config.json", *(file for pattern in WEIGHT_PATTERNS for file in path.glob(pattern))):
-            checkpoint.check_is_no_pointer(file)
+            check_is_no_pointer(file)
     except ConfigError as error:
         raise TargetError(f"model {model!r} cannot be loaded: {error}") from error
     if not any(next(path.glob(pattern), None) for pattern in WEIGHT_PATTERNS):

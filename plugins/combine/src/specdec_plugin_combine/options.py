@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -25,3 +26,8 @@ class CombineOptions(MethodOptions):
         "continued by a later part whose draft begins with it. merge: one tree of all drafts. learned: for each "
         "request the part that has brought most so far.",
     )
+
+
+def parts_of(options: CombineOptions) -> Sequence[Mapping[str, Any]]:
+    """Return the configurations of the methods that drafts come from."""
+    return options.methods

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,12 +18,15 @@ from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.checkpoints.head_weights import HeadWeights
 from specdec_nn.checkpoints.vocabulary import warn_of_other_vocabulary
 from specdec_nn.drafters.draft_sampler import DraftSampler
+from specdec_nn.drafters.head_parts import Vocabulary, aux_states, final_states
 from specdec_nn.drafters.hidden_state import FeatureDrafter, Plan
 from specdec_nn.layers.block import Block, BlockConfig, RMSNorm
+from specdec_nn.layers.pairs import neighbours_to_halves, reordered
 from specdec_nn.layers.rotary import Rotary
 from specdec_plugin_dflash import names, reading
-from specdec_plugin_dflash.head import BlockHead, Layer, MarkovHead, Vocabulary
+from specdec_plugin_dflash.head import BlockHead, Layer, MarkovHead
 from specdec_plugin_dflash.layout import DFlashReader, Layout
+from specdec_plugin_dflash.mask import read_mask
 from specdec_plugin_dflash.options import DFlashOptions, DSparkOptions
 from specdec_plugin_dflash.plans import BlockPlan, MarkovPlan
 
@@ -41,9 +43,8 @@ def make(ctx: MethodContext[DFlashOptions], build: ProposerBuild) -> FeatureDraf
     warn_of_other_vocabulary(layout.config, target.info.vocab_size, draft.model, logger)
     parts = Parts(layout, HeadWeights(reader, target, kernels), target, kernels, k)
     head = parts.head(options)
-    room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, layout.rows(k))
     plan = _plan(parts, head, DraftSampler.of(build), options, k)
-    return FeatureDrafter(head, DraftCache(target.new_arena(room)), plan)
+    return FeatureDrafter(head, DraftCache.of(target, layout.rows(k)), plan)
 
 
 def _warn_of_long_blocks(layout: Layout, k: int) -> None:
@@ -95,7 +96,7 @@ class Parts:
         for i, attention in enumerate(self.layout.attention):
             own = self._weights.layer(i)
             if not self.layout.split_half:
-                own = _split_half(own, self._block, self._rotary.width)
+                own = reordered(own, neighbours_to_halves(self._block.head_dim, self._rotary.width))
             for name in ("self_attn.v_proj.weight", "self_attn.v_proj.bias"):
                 if name in own and self.layout.value_scale != 1.0:
                     own[name] = own[name] * self.layout.value_scale
@@ -107,22 +108,22 @@ class Parts:
     def _mix(self) -> Callable[[Rows], Tensor]:
         """Return what makes one state of the target's states of a row."""
         if not self.layout.aux:
-            return _final_state
+            return final_states
         fc = self._weights.linear("fc")
-        return lambda rows: fc(_flat(rows))
+        return lambda rows: fc(aux_states(rows))
 
     def _vocabulary(self, options: DFlashOptions) -> Vocabulary:
         weights = self._weights
         table = weights.embedding(options.share_embeddings, logger)
-        file, token, vector = self.layout.mask_embedding, self.layout.mask_token, None
+        file, token, mask = self.layout.mask_embedding, self.layout.mask_token, None
         if file is not None:
-            vector = read_mask(file, token, self.layout.width).to(weights.device, weights.dtype)
+            mask = token, read_mask(file, token, self.layout.width).to(weights.device, weights.dtype)
         elif token >= len(table):
             message = (
                 f"the mask id {token} is outside of the target's {len(table)} embeddings; leave out share_embeddings"
             )
             raise ConfigError(message)
-        return Vocabulary(table, (token, vector), weights.logits(), weights.offsets())
+        return Vocabulary(table, weights.logits(), weights.offsets(), mask=mask)
 
     def markov(self, options: DSparkOptions) -> MarkovHead:
         """Return the Markov and confidence heads."""
@@ -135,49 +136,3 @@ class Parts:
             confidence = next(parts), next(parts)
         w2, linear = weights.get(names.W2, rows), weights.linear(names.W2.removesuffix(".weight"), rows)
         return MarkovHead(weights.get(names.W1), w2, linear, confidence, topk)
-
-
-def read_mask(file: Path, token: int, width: int) -> Tensor:
-    """Return the vector of the mask id, [H_d], from a file with it alone or beside its id; raises ConfigError."""
-    try:
-        content = torch.load(file, weights_only=True, map_location="cpu")
-    except Exception as error:  # unpickling raises whatever it likes
-        cause = str(error).partition("\n")[0]
-        message = f"{file} cannot be read ({type(error).__name__}: {cause})"
-        raise ConfigError(message) from error
-    if isinstance(content, Mapping):
-        said = content.get("mask_token_id")
-        if said is not None and int(said) != token:
-            message = f"{file} holds the vector of id {int(said)}, and the mask id in config.json is {token}"
-            raise ConfigError(message)
-        content = content.get("embedding")
-    if not isinstance(content, Tensor) or content.numel() != width:
-        found = list(content.shape) if isinstance(content, Tensor) else type(content).__name__
-        message = f"{file} must hold one vector of width {width}, got {found}"
-        raise ConfigError(message)
-    return content.reshape(width)
-
-
-def _final_state(rows: Rows) -> Tensor:
-    assert rows.hidden is not None  # the traits ask for it
-    return rows.hidden
-
-
-def _flat(rows: Rows) -> Tensor:
-    assert rows.aux is not None  # the traits ask for them
-    return rows.aux.flatten(1)
-
-
-def _split_half(tensors: Mapping[str, Tensor], config: BlockConfig, width: int) -> dict[str, Tensor]:
-    """Reorder q and k of a head that turns neighbouring dimensions, so that turning halves does the same."""
-    turning = torch.arange(width).view(-1, 2).T.flatten()
-    order = torch.cat([turning, torch.arange(width, config.head_dim)])
-    found = dict(tensors)
-    for name, heads in (("q", config.heads), ("k", config.kv_heads)):
-        for part in (f"self_attn.{name}_proj.weight", f"self_attn.{name}_proj.bias"):
-            if part in found:
-                rows = found[part].view(heads, config.head_dim, -1)[:, order.to(found[part].device)]
-                found[part] = rows.reshape(found[part].shape)
-        norm = f"self_attn.{name}_norm.weight"
-        found[norm] = found[norm][order.to(found[norm].device)]
-    return found

@@ -15,31 +15,10 @@ from torch import Tensor
 from specdec_core.draft import Rows
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.drafters.draft_sampler import largest
+from specdec_nn.drafters.head_parts import Vocabulary
 from specdec_nn.layers.block import Block, RMSNorm
 from specdec_nn.layers.rotary import Rotary
 from specdec_nn.ops.attention.reference import AttentionStep
-
-
-@dataclass(slots=True)
-class Vocabulary:
-    """Where ids become vectors and states become logits.
-
-    table   [n, H_d] embeddings; ids beyond its end (placeholders of images) take its last row
-    mask    the mask id, and its vector [H_d] where it is not the table's
-    logits  logits [N, V_d] of normed states [N, H_d]
-    d2t     [V_d] offsets, None = target ids
-    """
-
-    table: Tensor
-    mask: tuple[int, Tensor | None]
-    logits: Callable[[Tensor], Tensor]
-    d2t: Tensor | None
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Return embeddings [N, H_d] of ids [N]."""
-        vectors = self.table[tokens.clamp(max=self.table.shape[0] - 1)]
-        token, vector = self.mask
-        return vectors if vector is None else torch.where((tokens == token)[:, None], vector, vectors)
 
 
 @dataclass(slots=True)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource, Note, TargetInfo
-from specdec_nn.checkpoints.reader import INCOMPLETE, OTHER_TARGET, CheckpointReader, Shapes
+from specdec_nn.checkpoints.decoder import BECAUSE, DecoderReader
+from specdec_nn.checkpoints.reader import OTHER_TARGET, Shapes
 from specdec_plugin_dflash import names, reading
 from specdec_plugin_dflash.names import DSPARK
 from specdec_plugin_dflash.reading import LayerAttention
@@ -58,7 +60,7 @@ class Layout:
         return names.CONFIDENCE in self.shapes and self.config.get("enable_confidence_head") is not False
 
 
-class DFlashReader(CheckpointReader[Layout]):
+class DFlashReader(DecoderReader[Layout]):
     """One look at a DFlash or DSpark head, for the method that was asked for."""
 
     spelling = names.SPELLING
@@ -78,9 +80,15 @@ class DFlashReader(CheckpointReader[Layout]):
         if not self._has_its_tensors(num_layers):
             return None
         width = self._width()
-        self._check_layers(num_layers, width)
-        vocab_size, attention, aux = self._vocab_size(width), self._attention(num_layers), self._aux(num_layers)
+        if self.has_heads():
+            for i in range(num_layers):
+                self.expect_layer(i, width, width)
+        self.expect({names.NORM: (width,)}, BECAUSE)
+        vocab_size = self.tables(width, self.config.get("draft_vocab_size"))
+        attention, aux = self._attention(num_layers), self._aux(num_layers)
         mask_embedding, mask_token = self._mask_embedding(), self._mask_token()
+        if mask_embedding is not None and not self.problems:
+            self._check_mask(mask_embedding, mask_token, width)
         if self.method == DSPARK:
             self._check_markov(width, vocab_size)
         from_anchor = reading.samples_anchor(self.config, self.method == DSPARK)
@@ -122,38 +130,11 @@ class DFlashReader(CheckpointReader[Layout]):
     def _width(self) -> int:
         """Return the head's width, and check it against the target's."""
         target, width = self.target.hidden_size, self.shapes[names.HIDDEN_NORM][0]
-        named = self.config.get("target_hidden_size")
-        if named is not None and named != target:
-            self.wrong(f"it was made for a target of width {named}, and this one has {target}")
-        elif not self._reads_aux and width != target:
+        if self.is_for_width() and not self._reads_aux and width != target:
             self.wrong(f"it reads the final state, so its width {width} would have to be the target's {target}")
-        own = self.shapes.get(names.EMBEDDING)
-        if own is None and width != target:
-            self.wrong(f"its width {width} is not the target's {target}, and it brings no {names.EMBEDDING}")
-        elif own is not None and (len(own) != 2 or own[1] != width):
-            self.wrong(f"{names.EMBEDDING} is {list(own)}, and its width is {width}")
-        for name in (names.EMBEDDING, names.W1, "t2d"):
-            if name in self.shapes:
-                self.expect_table(name, self.shapes[name][0], self.target.vocab_size)
+        if names.W1 in self.shapes:
+            self.expect_table(names.W1, self.shapes[names.W1][0], self.target.vocab_size)
         return width
-
-    def _check_layers(self, num_layers: int, width: int) -> None:
-        heads = self.config.get("num_attention_heads")
-        if not isinstance(heads, int) or heads < 1:
-            self.wrong(f"its config.json has no num_attention_heads, but {heads!r}")
-            return
-        kv_heads = int(self.config.get("num_key_value_heads") or heads)
-        dims = int(self.config.get("head_dim") or width // heads)
-        inner = self.shapes["layers.0.mlp.gate_proj.weight"][0]
-        attention = {"q": (heads * dims, width), "k": (kv_heads * dims, width), "v": (kv_heads * dims, width)}
-        expected: dict[str, tuple[int, ...]] = {f"self_attn.{n}_proj.weight": shape for n, shape in attention.items()}
-        expected |= {"self_attn.o_proj.weight": (width, heads * dims), names.SINKS: (heads,)}
-        expected |= {"mlp.gate_proj.weight": (inner, width), "mlp.up_proj.weight": (inner, width)}
-        expected |= {"mlp.down_proj.weight": (width, inner)}
-        expected |= {f"self_attn.{name}_norm.weight": (dims,) for name in "qk"}
-        expected |= {f"{name}_layernorm.weight": (width,) for name in ("input", "post_attention")}
-        for i in range(num_layers):
-            self.expect({f"layers.{i}.{name}": s for name, s in expected.items()}, "its config.json makes it")
 
     def _attention(self, num_layers: int) -> tuple[LayerAttention, ...]:
         try:
@@ -182,37 +163,18 @@ class DFlashReader(CheckpointReader[Layout]):
             )
         return found
 
-    def _vocab_size(self, width: int) -> int:
-        """Check head and vocabulary map, and return the head's number of rows."""
-        target, head = self.target.vocab_size, self.shapes.get(names.HEAD)
-        named = self.config.get("draft_vocab_size")
-        if head is None:
-            if width != self.target.hidden_size or (named is not None and named < target):
-                self.wrong(
-                    f"it has no {names.HEAD}; the target's has {target} rows of width {self.target.hidden_size} and "
-                    f"cannot stand in for one of {named or target} rows of width {width}",
-                    INCOMPLETE,
-                )
-            return target
-        if len(head) != 2 or head[1] != width:
-            self.wrong(f"{names.HEAD} is {list(head)}, and its width is {width}")
-        if named is not None and named != head[0]:
-            self.wrong(f"{names.HEAD} has {head[0]} rows, and config.json says draft_vocab_size {named}")
-        if head[0] < target and "d2t" not in self.shapes:
-            self.wrong(
-                f"its head has {head[0]} ids, the target {target}, and the map d2t between them is missing",
-                INCOMPLETE,
-            )
-        if "d2t" in self.shapes and self.shapes["d2t"] != (head[0],):
-            self.wrong(f"the map d2t is {list(self.shapes['d2t'])}, and the head has {head[0]} rows")
-        if head[0] > target:
-            self.expect_table(names.HEAD, head[0], target)
-        return head[0]
-
     def _mask_embedding(self) -> Path | None:
         place = self.source.path
         file = (place if place.is_dir() else place.parent) / "mask_embedding.pt"
         return file if file.is_file() else None
+
+    def _check_mask(self, file: Path, token: int, width: int) -> None:
+        from specdec_plugin_dflash.mask import read_mask  # only such a file needs torch before the target is loaded
+
+        try:
+            read_mask(file, token, width)
+        except ConfigError as error:
+            self.wrong(str(error))
 
     def _mask_token(self) -> int:
         token = reading.mask_token(self.config)

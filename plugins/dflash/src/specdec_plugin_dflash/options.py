@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from specdec_core.config.speculative import MethodOptions
+from specdec_plugin_dflash.names import DSPARK
 
 
 class DFlashOptions(MethodOptions):
@@ -39,3 +40,8 @@ class DSparkOptions(DFlashOptions):
         description="A draft ends before the first token whose estimated acceptance is below this. Left out: no draft "
         "is cut.",
     )
+
+
+def options_of(method: str) -> type[DFlashOptions]:
+    """Return the model of a method's keys."""
+    return DSparkOptions if method == DSPARK else DFlashOptions

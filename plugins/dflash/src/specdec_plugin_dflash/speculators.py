@@ -30,6 +30,11 @@ def is_speculators(config: Mapping[str, Any]) -> bool:
     return is_of_type(config, METHODS)
 
 
+def patch_of(method: str, hf_config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the keys that differ from those of a plain configuration of the method, None if none does."""
+    return converted(hf_config) if is_speculators(hf_config) else renamed(method, hf_config)
+
+
 def converted(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain configuration that one of this format stands for (docs/checkpoints.md).
 

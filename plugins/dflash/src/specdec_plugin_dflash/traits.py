@@ -55,6 +55,7 @@ def problems_of(ctx: MethodContext[DFlashOptions]) -> list[Problem | Note]:
     draft, options = ctx.checkpoint, ctx.options
     reading_ = DFlashReader(ctx.method, draft, ctx.target)
     layout = reading_.layout()
+    reading_.expect_sharing(options.share_embeddings)
     problems: list[Problem | Note] = [*reading_.problems, *reading_.notes]
     if layout is None or not isinstance(options, DSparkOptions):
         return problems

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -17,10 +17,12 @@ from specdec_core.sources import TargetHandle
 from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.checkpoints.head_weights import HeadWeights
 from specdec_nn.checkpoints.vocabulary import warn_of_other_vocabulary
+from specdec_nn.drafters.head_parts import Vocabulary, aux_states, final_states
 from specdec_nn.drafters.hidden_state import FeatureDrafter
 from specdec_nn.layers.block import Block, BlockConfig, RMSNorm
+from specdec_nn.layers.pairs import neighbours_to_halves, reordered
 from specdec_nn.layers.rotary import Rotary
-from specdec_plugin_eagle.head import Eagle1Head, Eagle3Head, Layer, Vocabulary
+from specdec_plugin_eagle.head import Eagle1Head, Eagle3Head, Layer
 from specdec_plugin_eagle.layout import EagleReader, Layout
 from specdec_plugin_eagle.options import EagleOptions
 from specdec_plugin_eagle.plans import make_plan, round_rows
@@ -38,9 +40,8 @@ def make(ctx: MethodContext[EagleOptions], build: ProposerBuild) -> FeatureDraft
     warn_of_other_vocabulary(layout.config, target.info.vocab_size, draft.model, logger)
     parts = Parts(layout, HeadWeights(reader, target, kernels), options, target, kernels, k)
     head = parts.eagle_1() if ctx.method == EAGLE_1 else parts.eagle_3()
-    room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, round_rows(options, k))
     plan = make_plan(options, build, parts.mask(head))
-    return FeatureDrafter(head, DraftCache(target.new_arena(room)), plan)
+    return FeatureDrafter(head, DraftCache.of(target, round_rows(options, k)), plan)
 
 
 class Parts:
@@ -109,7 +110,7 @@ class Parts:
         for i in range(self._layout.num_layers):
             own = self._weights.layer(i)
             if self._layout.flavour == "llama4":
-                own = _split_half(own, self._block)
+                own = reordered(own, neighbours_to_halves(self._block.head_dim, self._block.head_dim))
             block = Block(own, self._block, self._rotary, self._kernels, self._weights.device, i)
             norm = own.get("input_layernorm.weight") if i or first_norm else None
             layers.append(Layer(block, None if norm is None else RMSNorm(norm, self._block.eps)))
@@ -118,9 +119,9 @@ class Parts:
     def _mix(self) -> Callable[[Rows], Tensor]:
         """Return what makes features of the target's states: aux states through norms and fc, or the final one."""
         if not self._layout.aux:
-            return _final_state
+            return final_states
         mix = self._mix_states()
-        return lambda rows: mix(_flat(rows))
+        return lambda rows: mix(aux_states(rows))
 
     def _mix_states(self) -> Callable[[Tensor], Tensor]:
         """Return the way of concatenated states [N, n_a * H_t] to [N, H_d]."""
@@ -145,26 +146,4 @@ class Parts:
     def _vocabulary(self, scale: float) -> Vocabulary:
         weights = self._weights
         table = weights.embedding(self._options.share_embeddings, logger)
-        return Vocabulary(table, scale, weights.logits(self._width_scale()), weights.offsets())
-
-
-def _final_state(rows: Rows) -> Tensor:
-    assert rows.hidden is not None  # the traits ask for it
-    return rows.hidden
-
-
-def _flat(rows: Rows) -> Tensor:
-    assert rows.aux is not None  # the traits ask for them
-    return rows.aux.flatten(1)
-
-
-def _split_half(tensors: Mapping[str, Tensor], config: BlockConfig) -> dict[str, Tensor]:
-    """Reorder q and k of a family that turns neighbouring dimensions, so that turning halves does the same."""
-    found = dict(tensors)
-    for name, heads in (("q", config.heads), ("k", config.kv_heads)):
-        for part in ("weight", "bias"):
-            tensor = found.get(f"self_attn.{name}_proj.{part}")
-            if tensor is not None:
-                pairs = tensor.view(heads, config.head_dim // 2, 2, -1)
-                found[f"self_attn.{name}_proj.{part}"] = pairs.transpose(1, 2).reshape(tensor.shape).contiguous()
-    return found
+        return Vocabulary(table, weights.logits(self._width_scale()), weights.offsets(), scale)

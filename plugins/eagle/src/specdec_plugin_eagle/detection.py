@@ -14,7 +14,7 @@ def detect(draft: DraftSource) -> Detection | None:
     config = draft.hf_config
     if speculators.is_speculators(config):
         kind = config[shared.TYPE]
-        return Detection(method=EAGLE_3, strength="certain", evidence=(f"{shared.TYPE} {kind!r}",))
+        return Detection(method=speculators.METHODS[kind], strength="certain", evidence=(f"{shared.TYPE} {kind!r}",))
     said = tuple(name for name in draft.architectures if name.lower().startswith("eagle3"))
     if said:
         return Detection(method=EAGLE_3, strength="certain", evidence=(f"architectures {list(said)}",))
@@ -31,4 +31,4 @@ def detect(draft: DraftSource) -> Detection | None:
 
 def swap(source: DraftSource) -> TargetSwap | None:
     """Return the pair that a speculators checkpoint stands for, None for others."""
-    return shared.swap(source, dict.fromkeys(speculators.EAGLE_3_TYPES, EAGLE_3))
+    return shared.swap(source, speculators.METHODS)

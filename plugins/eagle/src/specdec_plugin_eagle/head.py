@@ -13,30 +13,10 @@ from torch import Tensor
 
 from specdec_core.draft import Rows
 from specdec_nn.cache.arena import KVArena
+from specdec_nn.drafters.head_parts import Vocabulary, final_states
 from specdec_nn.layers.block import Block, Linear, RMSNorm
 from specdec_nn.layers.rotary import Rotary
 from specdec_nn.ops.attention.reference import AttentionStep
-
-
-@dataclass(slots=True)
-class Vocabulary:
-    """Where ids become vectors and states become logits.
-
-    table  [n, H_d] embeddings; ids beyond its end (placeholders of images) take its last row
-    scale  factor of the embeddings
-    head   logits [N, V_d] of states [N, H_d]
-    d2t    [V_d] offsets, None = target ids
-    """
-
-    table: Tensor
-    scale: float
-    head: Callable[[Tensor], Tensor]
-    d2t: Tensor | None
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Return embeddings [N, H_d] of ids [N]."""
-        vectors = self.table[tokens.clamp(max=self.table.shape[0] - 1)]
-        return vectors if self.scale == 1.0 else vectors * self.scale
 
 
 @dataclass(slots=True)
@@ -73,8 +53,8 @@ class Eagle1Head:
 
     def features(self, rows: Rows) -> Tensor:
         """Return the target's final states [N, H]."""
-        assert rows.hidden is not None  # the traits ask for them
-        return rows.hidden if self._width_scale == 1.0 else rows.hidden / self._width_scale
+        states = final_states(rows)
+        return states if self._width_scale == 1.0 else states / self._width_scale
 
     def forward(
         self, tokens: Tensor, features: Tensor, positions: Tensor, arena: KVArena, step: AttentionStep, depth: int
@@ -91,7 +71,7 @@ class Eagle1Head:
 
     def logits(self, states: Tensor) -> Tensor:
         """Return draft logits [N, V_d]."""
-        return self._vocabulary.head(states)
+        return self._vocabulary.logits(states)
 
     def feedback(self, states: Tensor) -> Tensor:
         """Return the states themselves: they stand for the target's."""
@@ -144,7 +124,7 @@ class Eagle3Head:
 
     def logits(self, states: Tensor) -> Tensor:
         """Return draft logits [N, V_d]."""
-        return self._vocabulary.head(self._final_norm(states))
+        return self._vocabulary.logits(self._final_norm(states))
 
     def feedback(self, states: Tensor) -> Tensor:
         """Return the states before the final norm, or after it."""

@@ -8,11 +8,24 @@ from typing import Any, Final
 
 from specdec_core.config.rope import rope_problem
 from specdec_core.sources import DraftSource, Note, TargetInfo
-from specdec_nn.checkpoints.reader import INCOMPLETE, OTHER_TARGET, CheckpointReader, Shapes
+from specdec_nn.checkpoints.decoder import BECAUSE, DecoderReader
+from specdec_nn.checkpoints.reader import OTHER_TARGET, Shape, Shapes
 from specdec_plugin_eagle.aux_layers import KEY, aux_layers
 from specdec_plugin_eagle.names import SPELLING
 from specdec_plugin_eagle.options import EagleOptions
-from specdec_plugin_eagle.required import EAGLE_1, EAGLE_3, Flavour, contradictions, required, switch
+from specdec_plugin_eagle.required import (
+    EAGLE_1,
+    EAGLE_3,
+    FC_NORM,
+    FINAL,
+    INPUT_NORM,
+    SECOND_NAMES,
+    SECOND_NORMS,
+    Flavour,
+    contradictions,
+    required,
+    switch,
+)
 
 HIDDEN_NORM: Final = "layers.0.hidden_norm.weight"
 MASK_KEYS: Final = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
@@ -56,7 +69,7 @@ class Layout:
         return switch(self.config, key)
 
 
-class EagleReader(CheckpointReader[Layout]):
+class EagleReader(DecoderReader[Layout]):
     """One look at an EAGLE head, for the method that was asked for."""
 
     spelling = SPELLING
@@ -68,11 +81,10 @@ class EagleReader(CheckpointReader[Layout]):
 
     def look(self) -> Layout | None:
         """Check the head against its config.json, the options and the target."""
-        if not self._is_of_method():
+        if not self._is_of_method() or self._has_second_norms():
             return None
-        flavour, width, heads = self._flavour(), self._width(), self.config.get("num_attention_heads")
-        if not isinstance(heads, int) or heads < 1:
-            self.wrong(f"its config.json has no num_attention_heads, but {heads!r}")
+        flavour, width = self._flavour(), self._width()
+        self.has_heads()
         rope = rope_problem(self.config)
         if rope is not None:
             self.wrong(rope, "give a head whose positions are of a known type")
@@ -80,7 +92,9 @@ class EagleReader(CheckpointReader[Layout]):
             return None
         num_layers = self.num_layers
         self._check_layers(num_layers, width, flavour)
-        vocab_size = self._vocab_size(width)
+        named = self.config.get("draft_vocab_size") or self.config.get("truncated_vocab_size")
+        vocab_size = self.tables(width, named)
+        self.expect_sharing(self.options.share_embeddings)
         return Layout(
             method=self.method,
             flavour=flavour,
@@ -114,6 +128,19 @@ class EagleReader(CheckpointReader[Layout]):
             )
         return False
 
+    def _has_second_norms(self) -> bool:
+        """Refuse EAGLE-1 heads with norms around the embedding and the output: nothing defines what goes back in."""
+        found = [self.files[name] for name in SECOND_NAMES if name in self.files]
+        found += [f"{SECOND_NORMS} true in config.json"] if self.config.get(SECOND_NORMS) is True else []
+        if self.method != EAGLE_1 or not found:
+            return False
+        self.wrong(
+            f"it has norms around its embedding and its output ({', '.join(found)}), and it is published nowhere "
+            "whether the next draft is made of the state in front of the last norm or behind it",
+            "give a head without them (layernorms false), or an EAGLE-3 head",
+        )
+        return True
+
     def _flavour(self) -> Flavour | None:
         name = next(iter(self.source.architectures), None) or str(self.config.get("model_type") or "llama")
         text = name.lower().replace("_", "")
@@ -140,9 +167,7 @@ class EagleReader(CheckpointReader[Layout]):
                 )
                 return None
             return target
-        named = self.config.get("target_hidden_size")
-        if named is not None and named != target:
-            self.wrong(f"it was made for a target of width {named}, and this one has {target}")
+        if not self.is_for_width():
             return None
         if fc is None:
             width = self.shapes[HIDDEN_NORM][0]
@@ -168,60 +193,19 @@ class EagleReader(CheckpointReader[Layout]):
         if self.method == EAGLE_3:
             for message in contradictions(self.config, self.files):
                 self.wrong(message, "correct its config.json")
-        heads = int(self.config["num_attention_heads"])
-        kv_heads = int(self.config.get("num_key_value_heads") or heads)
-        head_dim = int(self.config.get("head_dim") or width // heads)
         for i in range(num_layers):
-            columns = 2 * width if self.method == EAGLE_3 and i == 0 else width
-            expected = {
-                "self_attn.q_proj.weight": (heads * head_dim, columns),
-                "self_attn.k_proj.weight": (kv_heads * head_dim, columns),
-                "self_attn.v_proj.weight": (kv_heads * head_dim, columns),
-                "self_attn.o_proj.weight": (width, heads * head_dim),
-            }
-            self.expect({f"layers.{i}.{name}": s for name, s in expected.items()}, "its config.json makes it")
+            self.expect_layer(i, width, 2 * width if self.method == EAGLE_3 and i == 0 else width)
+        self.expect(self._around(width), BECAUSE)
         turned = self.config.get("no_rope_layers") if flavour == "llama4" else None
         if isinstance(turned, list) and not all(turned[:num_layers]):
             self.wrong(f"its config.json has no_rope_layers {turned}, and layers without positions are not built here")
-        own = self.shapes.get("embed_tokens.weight")
-        if own is None and width != self.target.hidden_size:
-            self.wrong(
-                f"its width {width} is not the target's {self.target.hidden_size}, and it brings no embed_tokens.weight"
-            )
-        elif own is not None and own[1] != width:
-            self.wrong(f"embed_tokens.weight is {_of(own)}, and its width is {width}")
-        elif own is not None:
-            self.expect_table("embed_tokens.weight", own[0], self.target.vocab_size)
-        if "t2d" in self.shapes:
-            self.expect_table("the map t2d", self.shapes["t2d"][0], self.target.vocab_size)
 
-    def _vocab_size(self, width: int) -> int:
-        """Check head and vocabulary map, and return the head's number of rows."""
-        target = self.target.vocab_size
-        named = self.config.get("draft_vocab_size") or self.config.get("truncated_vocab_size")
-        head = self.shapes.get("lm_head.weight")
-        if head is None:
-            if named not in (None, target) or width != self.target.hidden_size:
-                self.wrong(
-                    f"it has no lm_head.weight; the target's has {target} rows of width {self.target.hidden_size} and "
-                    f"cannot stand in for one of {named or target} rows of width {width}",
-                    INCOMPLETE,
-                )
-            return target
-        if head[1] != width:
-            self.wrong(f"lm_head.weight is {_of(head)}, and its width is {width}")
-        if named is not None and named != head[0]:
-            self.wrong(f"lm_head.weight has {head[0]} rows, and config.json says draft_vocab_size {named}")
-        if head[0] < target and "d2t" not in self.files:
-            self.wrong(
-                f"its head has {head[0]} ids, the target {target}, and the map d2t between them is missing",
-                INCOMPLETE,
-            )
-        if "d2t" in self.files and self.shapes["d2t"] != (head[0],):
-            self.wrong(f"the map d2t is {_of(self.shapes['d2t'])}, and the head has {head[0]} rows")
-        if head[0] > target:
-            self.expect_table("lm_head.weight", head[0], self.target.vocab_size)
-        return head[0]
+    def _around(self, width: int) -> dict[str, Shape]:
+        """Return the shapes of what is around the layers, of either generation."""
+        target, states = self.target.hidden_size, self._states()
+        norms = {name: (width,) for name in (HIDDEN_NORM, FINAL, "input_norm1.weight", "input_norm2.weight")}
+        norms |= {FC_NORM.format(i): (target,) for i in range(states)}
+        return {**norms, "fc.bias": (width,), INPUT_NORM: (states * target,)}
 
     def _aux(self) -> tuple[int, ...]:
         """Return the target states that are read."""

@@ -14,6 +14,9 @@ SPELLING: Final = Spelling(
         ("midlayer.", "layers.0."),
         ("eagle_layers.", "layers."),
         ("eagle_linear.", "fc."),
+        # Of speculators' type eagle.
+        ("fusion_fc.", "fc."),
+        ("transformer.", "layers.0."),
         (".feed_forward.", ".mlp."),
     ),
 )

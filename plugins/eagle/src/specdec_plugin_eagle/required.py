@@ -9,6 +9,11 @@ Flavour = Literal["llama", "llama4", "mistral", "minicpm"]
 
 EAGLE_1: Final = "eagle"
 EAGLE_3: Final = "eagle3"
+SECOND_NORMS: Final = "layernorms"  # the key of speculators' type eagle for norms of embedding and output
+# Their names in such files, and in those that these were made of.
+SECOND_NAMES: Final = tuple(
+    f"{name}_layernorm.weight" for name in ("embedding", "pre_lm_head", "embed", "hidden", "lm_head")
+)
 LAYER: Final = (
     "self_attn.q_proj.weight",
     "self_attn.k_proj.weight",

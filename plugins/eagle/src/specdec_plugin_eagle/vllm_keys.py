@@ -8,6 +8,7 @@ from typing import Any
 
 from specdec_core.context import MethodContext
 from specdec_core.sources import Problem
+from specdec_plugin_eagle import speculators
 from specdec_plugin_eagle.aux_layers import INNER, KEY
 from specdec_plugin_eagle.layout import EagleReader, Layout
 from specdec_plugin_eagle.options import EagleOptions
@@ -22,6 +23,8 @@ def vllm_config(ctx: MethodContext[EagleOptions]) -> Mapping[str, Any] | Problem
         return None
     if Path(draft.model).expanduser().is_file():
         return Problem(key="model", message="vLLM reads folders and hub ids, and this is a file")
+    if method == EAGLE_1 and speculators.is_speculators(draft.hf_config):
+        return Problem(key="model", message="vLLM does not read files of speculators' type eagle")
     if method == EAGLE_1 and layout.has("fc.bias"):
         return Problem(key="model", message="vLLM's EAGLE-1 classes leave out fc.bias, which this head has")
     if options.share_embeddings:

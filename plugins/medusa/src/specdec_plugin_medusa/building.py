@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from specdec_core.context import MethodContext, ProposerBuild
-from specdec_core.errors import ConfigError
 from specdec_core.token_tree import TokenTree
 from specdec_nn.checkpoints.head_weights import HeadWeights
 from specdec_nn.drafters.draft_sampler import DraftSampler
@@ -22,7 +21,7 @@ logger = logging.getLogger("specdec_plugin_medusa")
 
 
 def make(ctx: MethodContext[MedusaOptions], build: ProposerBuild) -> LastRowDrafter:
-    """Build the proposer. Raises ConfigError for a map or a dtype that cannot be meant."""
+    """Build the proposer. Raises ConfigError for a checkpoint that has changed since it was checked."""
     options, draft, target, kernels = ctx.options, ctx.checkpoint, build.target, build.kernels
     reader = MedusaReader(draft, target.info)
     layout = reader.checked()
@@ -33,7 +32,7 @@ def make(ctx: MethodContext[MedusaOptions], build: ProposerBuild) -> LastRowDraf
     names = [name for name in reader.files if _is_needed(name, count, layout)]
     weights = HeadWeights(reader, target, kernels, names)
     vocabulary = target.info.vocab_size
-    ids = _token_map(weights, vocabulary) if layout.mapped else None
+    ids = weights.stored[TOKEN_MAP].to(torch.int64) if layout.mapped else None
     heads, sampler = _heads(weights, layout, count, _rows(layout, ids, vocabulary)), DraftSampler.of(build)
     d2t = weights.first_ids(layout.rows) if ids is None else (ids - torch.arange(len(ids))).to(target.device)
     if tree is None or tree.is_chain:
@@ -65,19 +64,3 @@ def _heads(weights: HeadWeights, layout: Layout, count: int, rows: Tensor | None
             shared = weights.linear(name, rows if is_cut else None)
         heads.append(MedusaHead([stored[layer] for layer in layout.layers[head]], shared, layout.logit_scale))
     return heads
-
-
-def _token_map(weights: HeadWeights, vocabulary: int) -> Tensor:
-    """Return the target's id of each row of a head, [V_d] int64; raises ConfigError for a wrong map."""
-    ids = weights.stored[TOKEN_MAP].to(torch.int64)
-    full = len(weights.stored["lm_heads.0.weight"])
-    last = min(vocabulary, full if full > len(ids) else vocabulary)
-    least, most = int(ids.min()), int(ids.max())
-    if least < 0 or most >= last:
-        message = f"token_map names ids {least} .. {most}, and they must be within 0 .. {last - 1}"
-        raise ConfigError(message)
-    distinct = len(set(ids.tolist()))
-    if distinct != len(ids):
-        message = f"token_map names {len(ids) - distinct} ids more than once"
-        raise ConfigError(message)
-    return ids

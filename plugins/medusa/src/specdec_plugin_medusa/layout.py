@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from specdec_core.config.padding import PADDING
+from specdec_nn.checkpoints.maps import ids_problem
 from specdec_nn.checkpoints.names import canonical_names
 from specdec_nn.checkpoints.reader import INCOMPLETE, OTHER_TARGET, CheckpointReader, Names, listed
 from specdec_plugin_medusa.settings import names_medusa, num_heads, num_layers, own_keys
@@ -156,13 +156,18 @@ class MedusaReader(CheckpointReader[Layout]):
                 self.wrong(f"its token_map is {list(mapped)}, and its heads have {rows} rows")
             elif is_cut and cut != mapped[0]:
                 self.wrong(f"its token_map has {mapped[0]} ids, and its config.json says truncated_vocab_size {cut}")
+            else:
+                # Rows beyond the map's are of the whole vocabulary, and the map picks some of them.
+                known = min(vocabulary, rows) if rows > mapped[0] else vocabulary
+                problem = ids_problem(TOKEN_MAP, self.integers(TOKEN_MAP) or (), known)
+                if problem is not None:
+                    self.wrong(problem, INCOMPLETE)
             return mapped[0] if mapped else 0
         if is_cut and rows < vocabulary:
             message = f"its heads have {rows} rows, the target {vocabulary} ids, and token_map between them is missing"
             self.wrong(message, INCOMPLETE)
-        elif abs(rows - vocabulary) > PADDING:
-            message = f"its heads know {rows} ids and the target {vocabulary}, which is more than padding explains"
-            self.wrong(message, OTHER_TARGET)
+        else:
+            self.expect_table(self.files[HEAD.format(0)], rows, vocabulary)
         return rows
 
     def _notes(self, heads: int, layers: tuple[tuple[int, ...], ...]) -> tuple[str, ...]:

@@ -53,8 +53,9 @@ def num_layers(config: Config) -> tuple[str, int] | None:
     return _last(config, keys, least=0)
 
 
-def patch_of(config: Config, target: TargetInfo) -> Config | None:
+def patch_of(hf_config: Config, target: TargetInfo) -> Config | None:
     """Return what of a config.json changes so that it is one of vLLM's for this target; None if nothing does."""
+    config = hf_config
     new: dict[str, Any] = {"model_type": MODEL_TYPE, "vocab_size": target.vocab_size}
     if not names_medusa(config):
         new["architectures"] = [ARCHITECTURE]

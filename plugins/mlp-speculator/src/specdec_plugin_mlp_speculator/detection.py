@@ -6,7 +6,7 @@ from typing import Final
 
 from specdec_core.sources import Detection, DraftSource
 from specdec_plugin_mlp_speculator.layout import SpeculatorReader
-from specdec_plugin_mlp_speculator.settings import ARCHITECTURE, architectures, names_speculator
+from specdec_plugin_mlp_speculator.settings import ARCHITECTURE, OTHER_CLASS, architectures, names_speculator
 
 METHOD: Final = "mlp_speculator"
 
@@ -14,7 +14,7 @@ METHOD: Final = "mlp_speculator"
 def detect(draft: DraftSource) -> Detection | None:
     """Return the claim on a checkpoint, None if nothing speaks for it or if it names another class."""
     said = names_speculator(draft.hf_config)
-    others = [name for name in architectures(draft.hf_config) if name != ARCHITECTURE]
+    others = [name for name in architectures(draft.hf_config) if name not in (ARCHITECTURE, OTHER_CLASS)]
     if others:
         return None
     if said:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from specdec_core.config.padding import PADDING
 from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource, TargetInfo
 from specdec_nn.checkpoints.names import Spelling
 from specdec_nn.checkpoints.reader import INCOMPLETE, CheckpointReader, Names, listed
-from specdec_plugin_mlp_speculator.settings import TOP_K, architectures, mistakes, spelled
+from specdec_nn.checkpoints.speculators import is_of_type
+from specdec_plugin_mlp_speculator.settings import MODEL_TYPE, OTHER_TYPE, TOP_K, architectures, mistakes, spelled
 
 TENSORS: Final = ("emb.{}.weight", "proj.{}.weight", "head.{}.weight", "ln.{}.weight", "ln.{}.bias")
 _NAME: Final = re.compile(r"(emb|proj|head|ln)\.(\d+)\.(weight|bias)")
@@ -100,6 +100,13 @@ class SpeculatorReader(CheckpointReader[Layout]):
 
     def look(self) -> Layout | None:
         """Check names and shapes against config.json and the target."""
+        if is_of_type(self.config, (OTHER_TYPE,)):
+            self.wrong(
+                f"it is a file of speculators' type {OTHER_TYPE}, of which that library published only the keys of "
+                "config.json: no model, and no names of tensors",
+                f'give a speculator as fms-extras or vLLM has it (model_type "{MODEL_TYPE}")',
+            )
+            return None
         if not self.files:
             kind = f"model_type {self.config.get('model_type')!r}, architectures {architectures(self.config)}"
             self.wrong(
@@ -157,11 +164,9 @@ class SpeculatorReader(CheckpointReader[Layout]):
     def _rows(self, inner: int) -> int:
         """Check all other shapes, and return how many ids a head knows."""
         tables = [shape for name, shape in self.shapes.items() if name.startswith(("emb.", "head.")) and shape]
-        rows, vocabulary = tables[0][0], self.target.vocab_size
+        rows = tables[0][0]
         shapes = {"emb": (rows, inner), "head": (rows, inner), "proj": (inner, inner), "ln": (inner,)}
         others = {name: shapes[name.partition(".")[0]] for name in self.files if name != "proj.0.weight"}
         self.expect(others, f"with a state of width {inner} and {rows} ids it would be", INCOMPLETE)
-        if abs(rows - vocabulary) > PADDING:
-            message = f"it knows {rows} ids and the target {vocabulary}, which is more than padding explains"
-            self.wrong(message, OTHER_TARGET)
+        self.expect_table("its table", rows, self.target.vocab_size)
         return rows

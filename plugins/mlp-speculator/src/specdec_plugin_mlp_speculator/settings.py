@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from specdec_nn.checkpoints.speculators import TYPE, is_of_type
+
 MODEL_TYPE: Final = "mlp_speculator"
 ARCHITECTURE: Final = "MLPSpeculatorPreTrainedModel"
+OTHER_TYPE: Final = "mlp"  # of the speculators format, and its class
+OTHER_CLASS: Final = "MLPSpeculator"
 TOP_K: Final = "top_k_tokens_per_head"
 # The key as vLLM spells it, and other spellings that trainers have written.
 SPELLINGS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -26,6 +30,8 @@ def names_speculator(config: Config) -> tuple[str, ...]:
     said = [f"model_type {MODEL_TYPE!r}"] if config.get("model_type") == MODEL_TYPE else []
     if ARCHITECTURE in architectures(config):
         said.append(f"architectures {[ARCHITECTURE]}")
+    if is_of_type(config, (OTHER_TYPE,)):
+        said.append(f"{TYPE} {OTHER_TYPE!r}")
     return tuple(said)
 
 
@@ -47,13 +53,13 @@ def spelled(config: Config) -> dict[str, Any]:
     return plain
 
 
-def patch_of(config: Config) -> Config | None:
+def patch_of(hf_config: Config) -> Config | None:
     """Return the keys that are spelled otherwise than in vLLM, None if none is."""
-    plain = spelled(config)
+    plain = spelled(hf_config)
     # The width of the state, where the file says that it is that of the target.
     if plain.get("inner_dim") == 0 and type(plain.get("emb_dim")) is int:
         plain["inner_dim"] = plain["emb_dim"]
-    return {key: value for key, value in plain.items() if config.get(key) != value} or None
+    return {key: value for key, value in plain.items() if hf_config.get(key) != value} or None
 
 
 def mistakes(config: Config) -> list[str]:

@@ -23,6 +23,7 @@ from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import ChainPlan, FeatureDrafter
 from specdec_nn.drafters.module_chain import ModuleDrafter
 from specdec_nn.layers.block import Linear, RMSNorm
+from specdec_nn.layers.pairs import halves_to_neighbours, reordered
 from specdec_plugin_mtp import speculators, weights
 from specdec_plugin_mtp.heads.blocks import FlatBlock
 from specdec_plugin_mtp.heads.module import MtpModule
@@ -47,8 +48,7 @@ def make(ctx: MethodContext[MtpOptions], build: ProposerBuild) -> Proposer:
     weights.warn_of_unexpected(reading.source, parts.unused | _beside(reading))
     sampler = DraftSampler.of(build)
     round_rows = k if running == 1 else ModuleDrafter.round_rows(running, k)
-    room = DraftCache.room(target.kv_cache_tokens, target.max_num_seqs, round_rows)
-    caches = [DraftCache(target.new_arena(room)) for _ in heads]
+    caches = [DraftCache.of(target, round_rows) for _ in heads]
     if running == 1:
         return FeatureDrafter(heads[0], caches[0], ChainPlan(sampler))
     return ModuleDrafter(heads, caches, sampler)
@@ -134,7 +134,8 @@ class Parts:
     def _block(self, layer: nn.Module, state: dict[str, Tensor]) -> FlatBlock:
         """Give a layer the checkpoint's tensors."""
         if self._wiring.turns == "halves":
-            state = _by_neighbours(state, self._config)
+            head_dim = len(state["self_attn.q_proj.weight"]) // self._config.num_attention_heads
+            state = reordered(state, halves_to_neighbours(head_dim))
         for name, tensor in state.items():
             dtype = torch.float32 if name.endswith(KEPT_IN_FLOAT32) else self._dtype
             state[name] = tensor.to(self._device, dtype)
@@ -175,19 +176,3 @@ def _beside(reading: Reading) -> set[str]:
         return set()
     known = (*speculators.TRAINING_ONLY, "embed_tokens.weight")
     return {n for n in reading.source.tensor_names if f"{speculators.LAYER}." not in n and not n.endswith(known)}
-
-
-def _by_neighbours(state: dict[str, Tensor], config: Any) -> dict[str, Tensor]:
-    """Reorder q and k of a layer that turns neighbours, so that it does as one that turns halves.
-
-    Both are reordered in the same way, so no score changes.
-    """
-    found = dict(state)
-    heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
-    for letter, count in heads.items():
-        for part in ("weight", "bias"):
-            tensor = found.get(f"self_attn.{letter}_proj.{part}")
-            if tensor is not None:
-                halves = tensor.view(count, 2, tensor.shape[0] // count // 2, -1)
-                found[f"self_attn.{letter}_proj.{part}"] = halves.transpose(1, 2).reshape(tensor.shape).contiguous()
-    return found

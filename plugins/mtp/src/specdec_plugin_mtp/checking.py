@@ -8,10 +8,12 @@ from specdec_core.config.rope import rope_problem
 from specdec_core.context import MethodContext
 from specdec_core.errors import ConfigError
 from specdec_core.sources import Problem, TargetInfo
+from specdec_nn.checkpoints.reader import listed
 from specdec_plugin_mtp import speculators
 from specdec_plugin_mtp.fields import INDEX_SHARE
 from specdec_plugin_mtp.options import MtpOptions
 from specdec_plugin_mtp.reading import Reading
+from specdec_plugin_mtp.shapes import LISTED
 
 OTHER_METHOD = "leave model out for the target's own modules, or name the method that this checkpoint is for"
 
@@ -55,7 +57,7 @@ def _of_checkpoint(reading: Reading, options: MtpOptions, target: TargetInfo) ->
     if rope is not None:
         message = f"no MTP modules can be made of {model!r}: {rope}"
         return [Problem(key="model", message=message, next_step=step, drafter_only=family.vllm_drafts)]
-    return _missing(reading, options, step)
+    return _of_tensors(reading, options, target, step)
 
 
 def _of_speculators(reading: Reading) -> str | None:
@@ -70,15 +72,24 @@ def _of_speculators(reading: Reading) -> str | None:
     return None if found is None else f"{model!r} cannot draft: {found}"
 
 
-def _missing(reading: Reading, options: MtpOptions, step: str) -> Sequence[Problem]:
-    """Return what is not there of the modules that would run."""
+def _of_tensors(reading: Reading, options: MtpOptions, target: TargetInfo, step: str) -> Sequence[Problem]:
+    """Return what is missing of the modules that would run, or does not fit the target."""
     modules = reading.n_predict or 1
-    running = modules if options.recurrence(modules) == "modules" else 1
+    running = range(modules if options.recurrence(modules) == "modules" else 1)
     try:
-        missing = [name for module in range(running) for name in reading.lacks(module)]
+        missing = [name for module in running for name in reading.lacks(module)]
+        strange = None if missing else next(filter(None, map(reading.quantised, running)), None)
+        misfits = dict.fromkeys(text for i in running for text in reading.misfits(i, target))
     except ConfigError as error:
         return [Problem(key="model", message=str(error))]
-    if not missing:
-        return []
-    message = f"{reading.source.model!r} lacks tensors of its MTP modules: {', '.join(missing)}"
-    return [Problem(key="model", message=message, next_step=f"give a checkpoint that has them, or {step}")]
+    if missing:
+        message = f"{reading.source.model!r} lacks tensors of its MTP modules: {', '.join(missing)}"
+        return [Problem(key="model", message=message, next_step=f"give a checkpoint that has them, or {step}")]
+    if strange is not None:
+        message = f"MTP modules of {reading.source.model!r} are {strange}"
+        is_ours = reading.family is not None and reading.family.vllm_drafts
+        return [Problem(key="model", message=message, next_step=step, drafter_only=is_ours)]
+    if misfits:
+        message = f"the MTP modules of {reading.source.model!r} cannot draft: {listed(misfits, LISTED)}"
+        return [Problem(key="model", message=message, next_step=f"give a checkpoint that fits the target, or {step}")]
+    return []

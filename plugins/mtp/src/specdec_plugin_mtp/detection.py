@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from specdec_core.errors import ConfigError
 from specdec_core.sources import Detection, DraftSource, TargetSwap
+from specdec_nn.checkpoints import speculators as shared
 from specdec_plugin_mtp import speculators
 from specdec_plugin_mtp.family import model_type
 from specdec_plugin_mtp.reading import Reading
@@ -22,7 +23,7 @@ def detect(draft: DraftSource) -> Detection | None:
     if family is None:
         return None
     if speculators.is_speculators(draft.original.hf_config):
-        kind = f"{speculators.TYPE} {speculators.KIND!r}"
+        kind = speculators.described(draft.original.hf_config)
     else:
         kind = f"model_type {model_type(reading.config)!r}"
     if family.whole:
@@ -38,16 +39,5 @@ def detect(draft: DraftSource) -> Detection | None:
 
 
 def swap(source: DraftSource) -> TargetSwap | None:
-    """Return the pair that a speculators file stands for, None for other checkpoints.
-
-    Raises ConfigError for a file that does not name its target.
-    """
-    config = source.hf_config
-    if not speculators.is_speculators(config):
-        return None
-    verifier = speculators.verifier_of(config)
-    if verifier is None:
-        message = f"{source.model!r} does not name its target ({speculators.SECTION}.verifier.name_or_path)"
-        raise ConfigError(message)
-    keys = {"method": METHOD, "model": source.model}
-    return TargetSwap(model=verifier, speculative_config=keys, reason=f"{speculators.TYPE} {speculators.KIND!r}")
+    """Return the pair that a speculators file stands for, None for other checkpoints."""
+    return shared.swap(source, {speculators.KIND: METHOD})

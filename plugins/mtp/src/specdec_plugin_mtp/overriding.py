@@ -20,20 +20,26 @@ def family_of(config: Config) -> Family | None:
     return next((family for family in FAMILIES if family.matches(inner)), None)
 
 
+def keys_for_loading(hf_config: Config) -> Config | None:
+    """Return the keys of a target that is made like one of a known type, None for other targets."""
+    family = family_of(hf_config)
+    return None if family is None else family.loads_as or None
+
+
 def view_of(family: Family, config: Config) -> Config:
     """Return the config that the family's keys are read from: text_config promoted where the family asks for it."""
     inner = unwrapped(config)
     return promoted(inner) if family.promotes else inner
 
 
-def patch_of(config: Config) -> Config | None:
+def patch_of(hf_config: Config) -> Config | None:
     """Return the keys that change, None if none does.
 
     A key that is not to be seen any longer becomes None. Raises ConfigError for a family's config that lacks what the
     family must say.
     """
-    new = converted(config)
-    patch = {key: value for key, value in new.items() if key not in config or config[key] != value}
+    new = converted(hf_config)
+    patch = {key: value for key, value in new.items() if key not in hf_config or hf_config[key] != value}
     return patch or None
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from specdec_core.config.tensor_files import TensorEntry
 from specdec_core.errors import ConfigError, TargetError
 from specdec_core.sources import DraftSource, TargetInfo
+from specdec_nn.checkpoints.reader import fits, written
+from specdec_nn.checkpoints.speculators import proposed_tokens
 from specdec_plugin_mtp import speculators
 from specdec_plugin_mtp.family import Config, Family, architectures, is_count, model_type
 from specdec_plugin_mtp.overriding import family_of, unwrapped, view_of
+from specdec_plugin_mtp.shapes import quantised, shape_for
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,10 @@ class Reading:
 
         Raises ConfigError if names cannot be read, or if config.json does not say how many layers there are.
         """
+        names = [f".{name}." for name in self.source.tensor_names]
+        return tuple(part for part in self._parts(module) if not any(f".{part}." in name for name in names))
+
+    def _parts(self, module: int) -> list[str]:
         wanted = () if self.family is None else self.family.modules
         layer = None
         if any("{layer}" in name for name in wanted):
@@ -60,9 +68,26 @@ class Reading:
                 message = f"config.json of {self.source.model!r} does not say how many layers the model has"
                 raise ConfigError(message)
             layer = self.num_layers + module
-        parts = [name.format(i=module, layer=layer) for name in wanted]
-        names = [f".{name}." for name in self.source.tensor_names]
-        return tuple(part for part in parts if not any(f".{part}." in name for name in names))
+        return [name.format(i=module, layer=layer) for name in wanted]
+
+    def misfits(self, module: int, target: TargetInfo) -> tuple[str, ...]:
+        """Return in words which tensors of a module are of another width than the target's states.
+
+        Raises ConfigError if they cannot be read, as `quantised` does.
+        """
+        shapes = {name: entry.shape for name, entry in self._tensors(module).items()}
+        found = {name: shape_for(name, target.hidden_size) for name in sorted(shapes)}
+        wrong = (name for name, shape in found.items() if shape is not None and not fits(shapes[name], shape))
+        return tuple(f"{name} is {list(shapes[name])}, expected {written(found[name] or ())}" for name in wrong)
+
+    def quantised(self, module: int) -> str | None:
+        """Return why the weights of a module cannot be read here, None if they can."""
+        return quantised({name: entry.dtype for name, entry in sorted(self._tensors(module).items())})
+
+    def _tensors(self, module: int) -> dict[str, TensorEntry]:
+        around = tuple(dict.fromkeys(f".{part.rpartition('.')[0]}." for part in self._parts(module)))
+        names = {name for name in self.source.tensor_names if any(part in f".{name}" for part in around)}
+        return self.source.entries(names)
 
     def differs(self, target: TargetInfo) -> tuple[str, ...]:
         """Return the sizes that are not the target's, each with both figures."""
@@ -76,13 +101,13 @@ class Reading:
     @property
     def proposed(self) -> int | None:
         """How many tokens a file of its own asks to be drafted, None if it does not say."""
-        return speculators.proposed_tokens(self.source.hf_config)
+        return proposed_tokens(self.source.hf_config)
 
     def described(self) -> str:
         """Return what config.json says the checkpoint is."""
         config = self.source.hf_config
         if speculators.is_speculators(config):
-            return f"{speculators.TYPE} {speculators.KIND!r}, a layer of {model_type(self.config)!r}"
+            return f"{speculators.described(config)}, a layer of {model_type(self.config)!r}"
         return f"model_type {model_type(config)!r}, architectures {list(architectures(config))}"
 
     @property

@@ -7,13 +7,12 @@ such a file holds is in docs/mtp.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
+from specdec_core.errors import ConfigError
+from specdec_nn.checkpoints.speculators import BASE, TYPE, Config, base_config, is_of_type
 from specdec_plugin_mtp.family import Family
 
-TYPE: Final = "speculators_model_type"
-SECTION: Final = "speculators_config"
-BASE: Final = "transformer_layer_config"
 KIND: Final = "mtp"
 MODULES: Final = "num_nextn_predict_layers"
 ARCHITECTURE: Final = "MTPDraftModel"
@@ -24,12 +23,15 @@ MAPS: Final = ("d2t", "t2d")  # of a reduced vocabulary
 # The head that training compared with; files that were converted and not trained have it filled with NaN.
 TRAINING_ONLY: Final = ("verifier_lm_head.weight",)
 
-Config = Mapping[str, Any]
-
 
 def is_speculators(config: Config) -> bool:
-    """Say whether a config.json is of this type."""
-    return config.get(TYPE) == KIND
+    """Return whether a config.json is of this type."""
+    return is_of_type(config, (KIND,))
+
+
+def described(config: Config) -> str:
+    """Return the key that makes a config.json one of this type, with its value."""
+    return f"{TYPE} {config.get(TYPE)!r}"
 
 
 def flattened(config: Config) -> Config:
@@ -47,28 +49,12 @@ def has_layer(kind: str) -> Callable[[Config], bool]:
     return lambda config: is_speculators(config) and config.get("model_type") == kind
 
 
-def proposed_tokens(config: Config) -> int | None:
-    """Return how many tokens the file asks to be drafted, None if it does not say."""
-    section = config.get(SECTION)
-    methods = section.get("proposal_methods") if isinstance(section, Mapping) else None
-    first = methods[0] if isinstance(methods, list) and methods and isinstance(methods[0], Mapping) else {}
-    tokens = first.get("speculative_tokens")
-    return tokens if type(tokens) is int and tokens > 0 else None
-
-
-def verifier_of(config: Config) -> str | None:
-    """Return the name of the target that the file was made for, None if it does not say."""
-    section = config.get(SECTION)
-    verifier = section.get("verifier") if isinstance(section, Mapping) else None
-    name = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
-    return name if isinstance(name, str) and name else None
-
-
 def problem(config: Config, names: Iterable[str]) -> str | None:
     """Return what rules a file of this type out, None if nothing does; `config` is its config.json as it is."""
-    base = config.get(BASE)
-    if not isinstance(base, Mapping):
-        return f"{BASE} must be the configuration of its layer, got {base!r}"
+    try:
+        base = base_config(config)
+    except ConfigError as error:
+        return str(error)
     modules = config.get(MODULES, 1)
     if modules != 1:
         return f"{MODULES} is {modules!r}, and files of this type have one layer"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from specdec_core.context import MethodContext
 from specdec_core.sources import Default, TargetInfo
 from specdec_core.traits import MethodTraits
-from specdec_plugin_mtp import speculators
+from specdec_nn.checkpoints.speculators import SECTION
 from specdec_plugin_mtp.options import MtpOptions
 from specdec_plugin_mtp.reading import Reading
 
@@ -25,7 +25,7 @@ def defaults_of(ctx: MethodContext[MtpOptions]) -> Sequence[Default]:
     if reading is None or reading.family is None or reading.n_predict is None:
         return []
     if reading.family.recursive and reading.proposed is not None:
-        said = f"{speculators.SECTION} of the checkpoint proposes {reading.proposed} tokens a step"
+        said = f"{SECTION} of the checkpoint proposes {reading.proposed} tokens a step"
         return [Default(key="num_speculative_tokens", value=reading.proposed, reason=said)]
     reason = f"n_predict of {reading.family.title}: {reading.said[1]} is {reading.n_predict}"
     return [Default(key="num_speculative_tokens", value=reading.n_predict, reason=reason)]

@@ -15,17 +15,12 @@ from torch import Tensor
 
 from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource
-from specdec_nn.checkpoints.fp8 import PLAIN, block_size, dequantized
+from specdec_nn.checkpoints.fp8 import block_size, dequantized
 from specdec_nn.checkpoints.reader import SCALE, Tensors, listed
 from specdec_nn.checkpoints.weights import read_tensors
+from specdec_plugin_mtp.shapes import LISTED, quantised
 
-# Endings of tensors that other quantised formats have in place of, or beside, a weight.
-QUANTISED: Final = (
-    *("qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_shape", "weight_scale", "weight_zero_point"),
-    *("weight_scale_2", "weight_global_scale", "weight_scale_inv", "gate_up_proj_blocks", "gate_up_proj_scales"),
-)
 HARMLESS: Final = ("rotary_emb.inv_freq",)  # made of config.json
-LISTED: Final = 12
 
 logger = logging.getLogger("specdec_plugin_mtp")
 
@@ -56,18 +51,13 @@ def read_module(
     left_out = tuple(f"{name}." for name in apart)
     read = read_tensors(source, lambda name: name.startswith(tuple(prefixes)) and not name.startswith(left_out))
     size = block_size({"quantization_config": quantization})
-    scales = [name for name in read if name.endswith(SCALE) and name.removesuffix(SCALE) in read]
-    for name in scales:
+    strange = quantised({name: str(tensor.dtype).removeprefix("torch.") for name, tensor in read.items()})
+    if strange is not None:
+        message = f"MTP modules of {source.model!r} are {strange}"
+        raise ConfigError(message)
+    for name in [name for name in read if name.endswith(SCALE)]:
         weight = name.removesuffix(SCALE)
         read[weight] = dequantized(weight, read[weight], read.pop(name), size)
-    strange = [n for n, t in read.items() if n.rpartition(".")[2] in QUANTISED or t.dtype not in PLAIN]
-    if strange:
-        message = (
-            f"MTP modules of {source.model!r} are quantised in a way that is not known here: "
-            f"{listed(strange, LISTED)}; known are plain weights, and FP8 weights with a "
-            f"{SCALE.removeprefix('_')} for each block"
-        )
-        raise ConfigError(message)
     return read
 
 

@@ -13,6 +13,7 @@ from specdec_plugin_suffix.cache import Entry, SuffixCache
 from specdec_plugin_suffix.forest import MakeForest, Rules
 
 if TYPE_CHECKING:
+    from specdec_core.context import MethodContext, ProposerBuild
     from specdec_core.draft import BatchView, FinishReason, RequestView
     from specdec_plugin_suffix.options import SuffixOptions, SuffixRequestOptions
 
@@ -24,6 +25,11 @@ class _Known:
     entry: Entry
     size: int
     prompt: int
+
+
+def make(ctx: MethodContext[SuffixOptions], build: ProposerBuild) -> SuffixProposer:
+    """Build the proposer on the best installed backend; a cache file is read now."""
+    return SuffixProposer(ctx.options, build.target.info.vocab_size, build.kernels.get("suffix_forest"))
 
 
 class SuffixProposer:

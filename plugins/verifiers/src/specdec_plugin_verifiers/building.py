@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from specdec_core.config.speculative import MethodOptions
+from specdec_core.config.speculative import MethodOptions, ResolvedConfig
 from specdec_core.protocols import Verifier
 from specdec_core.registry.kernels import Kernels
 from specdec_plugin_verifiers.options import FlyOptions, SyntheticOptions, TypicalOptions
 
 
-def make(method: str, k: int, options: MethodOptions, kernels: Kernels) -> Verifier:
+def make(method: str, config: ResolvedConfig, options: MethodOptions, kernels: Kernels) -> Verifier:
     """Return the verifier; `options` are those of the lossy ones."""
+    k = config.num_speculative_tokens
     if isinstance(options, SyntheticOptions):
         from specdec_plugin_verifiers.synthetic import Synthetic
 

@@ -121,3 +121,13 @@ class FlyOptions(MethodOptions):
             message = f"fly_window_size is {self.fly_window_size}, expected 1..{k - 1} (below num_speculative_tokens)"
             raise ValueError(message)
         return self.fly_window_size
+
+
+def options_of(method: str) -> type[MethodOptions] | None:
+    """Return the model of a lossy verifier's keys; the others have none."""
+    models: dict[str, type[MethodOptions]] = {
+        "fly": FlyOptions,
+        "synthetic": SyntheticOptions,
+        "typical": TypicalOptions,
+    }
+    return models.get(method)
