@@ -154,7 +154,8 @@ class Draft:
     q           [m, V or len(d2t)] float32, the laws that soft drafts were really drawn from, or None
     q_row       flat int32 like tokens: row of q for each draft, -1 = a point mass; in trees the row of the parent's law
     d2t         [V_d] int64 offsets: draft id i means target id i + d2t[i] in q's columns; None = target ids
-    confidence  flat float32 like tokens, the method's own estimate of acceptance in 0..1, or None
+    confidence  flat float32 like tokens, the method's own estimate in 0..1 of the chance that the draft and all before
+                it on its path are accepted, or None
     """
 
     lengths: Sequence[int] | None
@@ -336,6 +337,7 @@ class StepStats:
     emitted      [n] ids the row gained, after stop rules
     failed       the proposer's error of this step, None if it behaved
     rows         rows of the target's forward, prompt chunks and padding included
+    prompt_rows  those of them that belong to prompts, or to ids that are run again after a preemption
     seconds      wall time by part: "propose", "forward", "sample", "verify", "commit"
     depths       [n] verified drafts that stand one behind the other on the longest path; None: all of them, in chains
     asked        [n] whether the proposer was to draft for the row; None: for all. Not where speculation was off, nor
@@ -352,3 +354,4 @@ class StepStats:
     seconds: Mapping[str, float] = field(default_factory=dict)
     depths: list[int] | None = None
     asked: list[bool] | None = None
+    prompt_rows: int = 0

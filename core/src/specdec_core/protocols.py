@@ -1,4 +1,4 @@
-"""The three objects that hooks build and the decoding loop calls: proposer, verifier, controller."""
+"""The objects that hooks build and the decoding loop calls: proposer, verifier, controller; and what each may offer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from torch import Tensor
 
     from specdec_core.draft import BatchView, BoolArray, Draft, FinishReason, RequestView, StepStats, Verdict
@@ -81,3 +83,53 @@ class Controller(Protocol):
 
     def observe(self, stats: StepStats) -> None:
         """See what a step did."""
+
+
+class Costs(Protocol):
+    """What steps have cost so far, in milliseconds, as the host measured them while it decoded; the same in all hosts.
+
+    Both calls take an array of any shape and return one of the same shape, or None while too little was measured.
+    """
+
+    def step_ms(self, rows: npt.ArrayLike) -> npt.NDArray[np.float64] | None:
+        """Return the time of a step that runs so many rows, newest ids and drafts of all requests; drafting excluded.
+
+        Never less for more rows. Between widths that were measured it is interpolated, beyond them it is extended.
+        """
+
+    def draft_ms(self, most: npt.ArrayLike) -> npt.NDArray[np.float64] | None:
+        """Return the time of a call for drafts in which no request may get more than so many; 0 means for none."""
+
+
+@runtime_checkable
+class ReadsCosts(Protocol):
+    """What a controller may offer besides: it is given the measured costs."""
+
+    def use_costs(self, costs: Costs) -> None:
+        """Keep the object, which the host goes on to update. Called once, before any other call."""
+
+
+@runtime_checkable
+class Trims(Protocol):
+    """What a controller may offer besides: it cuts drafts after they were made and before the target runs them.
+
+    It is shown chains of point masses alone. They are fixed by what is known before the target's answer, so that a cut
+    at any place leaves the distribution of the output as it is. A drawn draft is not: one that is dropped because of
+    its own estimate leaves its place to the others, and the distribution that it was drawn from is no longer right.
+    See docs/controllers.md.
+    """
+
+    def trim(self, requests: Sequence[RequestView], confidence: Sequence[npt.NDArray[np.float32]]) -> Sequence[int]:
+        """Return for each request how many of its drafts are kept from the first on, 0..len(confidence[i]).
+
+        `confidence[i]` has the `Draft.confidence` of its drafts, and is empty where there are none or they may not be
+        cut.
+        """
+
+
+@runtime_checkable
+class ForgetsRequests(Protocol):
+    """What a controller may offer besides, to keep no more state than there are requests."""
+
+    def finished(self, request_ids: Sequence[str]) -> None:
+        """Drop what is known of requests that ended; those that were preempted come back and are not named."""

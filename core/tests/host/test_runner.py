@@ -24,6 +24,12 @@ class Budget:
     def limits(self, slots, batch_size):
         return [self.k for _ in slots]
 
+    def trim(self, requests, draft):
+        return draft
+
+    def finished(self, request_id):
+        """There is no controller to be told."""
+
 
 class Request:
     """A host's request."""

@@ -11,7 +11,12 @@ from specdec_core.registry.homes import TABLE, nearest_name
 
 tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 ROOT = Path(__file__).parents[3]
-KINDS = {"specdec.proposers.v1": "proposer", "specdec.verifiers.v1": "verifier", "specdec.commands.v1": "command"}
+KINDS = {
+    "specdec.proposers.v1": "proposer",
+    "specdec.verifiers.v1": "verifier",
+    "specdec.commands.v1": "command",
+    "specdec.extensions.v1": "extension",
+}
 
 
 def test_the_table_holds_the_names_of_every_distribution_of_the_project():

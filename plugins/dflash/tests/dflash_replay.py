@@ -120,4 +120,4 @@ def _confidence_error(moment: Moment, wanted: Drafted) -> float:
     assert (own is None) == (not wanted.confidence)
     if own is None:
         return 0.0
-    return float(np.abs(own[moment.flat] - np.array(wanted.confidence)).max())
+    return float(np.abs(own[moment.flat] - np.cumprod(wanted.confidence)).max())

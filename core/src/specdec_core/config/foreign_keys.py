@@ -50,7 +50,7 @@ _NAMES: Final = (
 )
 _HERE: Final = "nothing here depends on it: leave it out"
 _TREE: Final = "trees are set up by options of the method: see `specdec plugins show METHOD`"
-_ADAPTIVE: Final = "it chooses how much is drafted"
+_ADAPTIVE: Final = 'it chooses how much is drafted: "adaptive" of specdec-plugin-controllers'
 _CHECKPOINT: Final = "it is read from the draft checkpoint: leave it out"
 _REJECTION: Final = '"standard" for true; "coupled" compares drafts with the target\'s own draws'
 _ACCEPT: Final = 'a lossy rule is chosen with "rejection_sample_method": "typical" and its options'

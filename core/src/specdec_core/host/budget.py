@@ -6,8 +6,11 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+import numpy as np
+
+from specdec_core.draft import Draft, RequestView
 from specdec_core.host.requests import HostRequest, Slot
-from specdec_core.protocols import Controller
+from specdec_core.protocols import Controller, ForgetsRequests, Trims
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import SpeculativeConfig
@@ -56,6 +59,8 @@ class DraftBudget:
         self._disable_above: Final = config.disable_by_batch_size
         self._step_tokens: Final = config.max_step_tokens
         self._controller: Final = controller
+        self._trims: Final = _trims(controller)
+        self._forgets: Final = _forgets(controller)
         self._trees: Final = traits.shape == "tree"
         self._logger: Final = logger or logging.getLogger(__name__)
         self._warned = False
@@ -83,6 +88,30 @@ class DraftBudget:
             limits = [max(0, min(limit, wish)) for limit, wish in zip(limits, wished, strict=True)]
         return limits if self._step_tokens is None else share(limits, self._step_tokens)
 
+    def trim(self, requests: Sequence[RequestView], draft: Draft) -> Draft:
+        """Return a host-form draft without what the controller cuts; it is asked about chains of point masses alone."""
+        if self._trims is None or self._trees or not len(draft.tokens):
+            return draft
+        if draft.confidence is None or draft.parents is not None:
+            estimates = [np.empty(0, np.float32) for _ in requests]
+        else:
+            ends = np.cumsum(np.asarray(draft.lengths, np.int64))[:-1].tolist()
+            estimates = [np.asarray(part, np.float32).copy() for part in np.split(draft.confidence, ends)]
+            if draft.q_row is not None:
+                drawn = [bool(np.any(part >= 0)) for part in np.split(draft.q_row, ends)]
+                estimates = [part[:0] if is_drawn else part for part, is_drawn in zip(estimates, drawn, strict=True)]
+        kept = self._trims.trim(requests, estimates)
+        masks = [
+            np.arange(length) < wish if len(part) else np.ones(length, np.bool_)
+            for length, part, wish in zip(draft.lengths or (), estimates, kept, strict=True)
+        ]
+        return draft.keep(np.concatenate(masks))
+
+    def finished(self, request_id: str) -> None:
+        """Tell the controller that a request ended, if it wants to know."""
+        if self._forgets is not None:
+            self._forgets.finished([request_id])
+
     def depth(self, slot: Slot) -> int:
         """Return how many drafts may stand one behind the other: all of a chain, the longest path of a tree."""
         if self._end is None:
@@ -103,6 +132,16 @@ class DraftBudget:
             self._end,
             self._method,
         )
+
+
+def _trims(controller: object) -> Trims | None:
+    """Return a controller that cuts drafts; None for one that does not, or whose wrapper says so."""
+    return controller if isinstance(controller, Trims) and getattr(controller, "trims", True) else None
+
+
+def _forgets(controller: object) -> ForgetsRequests | None:
+    """Return a controller that wants to know which requests ended."""
+    return controller if isinstance(controller, ForgetsRequests) else None
 
 
 def share(limits: Sequence[int], total: int) -> list[int]:

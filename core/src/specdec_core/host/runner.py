@@ -163,7 +163,12 @@ class ProposerRunner:
         self._release(state, "aborted")
 
     def finish(self, request: HostRequest, reason: FinishReason) -> None:
-        """Tell the proposer that a request ended or lost its place ("preempted"), if it knows the request."""
+        """Tell the proposer that a request ended or lost its place ("preempted"), if it knows the request.
+
+        The controller is told of those that ended.
+        """
+        if reason != "preempted":
+            self.budget.finished(request.id)
         state = self._states.get(request.id)
         if state is None:
             return
@@ -265,7 +270,7 @@ class ProposerRunner:
                 self._release(state, "failed")
             return None
         self.containment.succeeded()
-        return draft
+        return self.budget.trim([state.request.view for _, state, _ in batch], draft)
 
     def _view(
         self, batch: Sequence[tuple[Slot, _State, int]], max_draft: np.ndarray[tuple[int], np.dtype[np.int32]]

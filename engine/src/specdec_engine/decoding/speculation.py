@@ -70,9 +70,9 @@ class Speculation:
         """Tell the proposer that a request ended or lost its place."""
         self.runner.finish(request, reason)
 
-    def report(self, drawn: Sequence[ScheduledRows], rows: int, seconds: dict[str, float]) -> None:
-        """Tell the observer of a step, prompts left out: what was drawn, rows that ran, and seconds by phase."""
-        decode = [item for item in drawn if not item.prompt]
+    def report(self, items: Sequence[ScheduledRows], rows: int, seconds: dict[str, float]) -> None:
+        """Tell the observer of a step, prompts left out: what ran, rows with padding, and seconds by phase."""
+        decode = [item for item in items if item.wants and not item.prompt]
         self.observe(
             StepStats(
                 request_ids=[item.request.id for item in decode],
@@ -84,6 +84,7 @@ class Speculation:
                 asked=[item.asked for item in decode],
                 failed=self.runner.containment.step,
                 rows=rows,
+                prompt_rows=sum(len(item.ids) for item in items) - sum(1 + item.num_draft for item in decode),
                 seconds=seconds,
             )
         )

@@ -94,7 +94,7 @@ class Stepper:
         self._commit(step)
         step.lap("commit")
         if self.speculation is not None:
-            self.speculation.report(step.drawn.items, step.out.rows, step.seconds)
+            self.speculation.report(step.items, step.out.rows, step.seconds)
         return step.drawn.requests + self._end_scored(step.items)
 
     def _propose(self, step: Step) -> None:

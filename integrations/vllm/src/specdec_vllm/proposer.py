@@ -63,6 +63,7 @@ class Proposer:
         controller = make_controller(resolved, registry)
         if controller is not None:
             controller = ContainedController(controller, resolved.controller or "", logger=logger)
+            check_alone(controller, resolved.controller or "", self._vllm_config.parallel_config)
         reports = Reports(registry, resolved, controller, silent=not tells(self._vllm_config.parallel_config))
         if reports.wanted:
             self._figures = Figures(reports)
@@ -206,6 +207,18 @@ def check_shown(settled: Settled) -> None:
         message = (
             f"{' and '.join(wanted)} cannot be honoured here: without specdec's plugin vLLM tells a custom_class "
             "neither names of requests nor what it verified; leave SPECDEC_VLLM unset and use vLLM 0.32"
+        )
+        raise ConfigError(message)
+
+
+def check_alone(controller: ContainedController, name: str, parallel_config: Any) -> None:
+    """Raise ConfigError for a controller that decides by measured times where several processes hold one target."""
+    size = int(parallel_config.tensor_parallel_size)
+    if controller.reads_costs and size > 1:
+        message = (
+            f"controller {name!r} decides by times that each process measures for itself, and with "
+            f"tensor_parallel_size={size} processes would disagree; leave it out, or give "
+            "num_speculative_tokens_per_batch_size instead"
         )
         raise ConfigError(message)
 

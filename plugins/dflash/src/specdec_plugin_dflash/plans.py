@@ -125,7 +125,7 @@ class MarkovPlan(BlockPlan):
         for depth, (active, values) in enumerate(of_depths):
             confidence[active, depth] = values.cpu().numpy()
         drafted = ~np.isnan(confidence)
-        draft.confidence = confidence[drafted]
+        draft.confidence = np.cumprod(confidence, axis=1, dtype=np.float32)[drafted]  # of a place and all before it
         if self._threshold is None:
             return draft
         sure = np.logical_and.accumulate(confidence >= self._threshold, axis=1)

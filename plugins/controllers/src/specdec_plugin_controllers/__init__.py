@@ -1,0 +1,3 @@
+"""Controllers: how many tokens each request drafts, by measured acceptance and cost."""
+
+__version__ = "0.1.0"
