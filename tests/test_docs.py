@@ -53,7 +53,7 @@ RUN = [README, *sorted(DOCS.glob("*.md")), *(folder / "README.md" for folder in 
 CONTRIBUTING, MAP = ROOT / "CONTRIBUTING.md", DOCS / "index.md"
 PAGES = [*RUN, CONTRIBUTING, BENCHMARKS, ROOT / "CHANGELOG.md"]
 HOOKS = [name for name in dir(hookspecs) if hasattr(getattr(hookspecs, name), "specdec_spec")]
-COMMANDS = ("", "generate", "explain", "plugins", "plugins list", "plugins show", "plugins doctor")
+COMMANDS = ("", "bench", "generate", "replay", "explain", "plugins", "plugins list", "plugins show", "plugins doctor")
 COMMANDS += ("suffix", "suffix inspect", "suffix merge", "vllm")
 NOT_RUN = ("make ",)  # commands of a page that would run for minutes
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

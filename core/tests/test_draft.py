@@ -18,10 +18,11 @@ def random_forest(rng: np.random.Generator) -> Draft:
     draft = Draft(lengths, rng.permutation(100)[:total].astype(np.int32), np.array(parents, np.int32))
     draft.q, draft.q_row = torch.eye(3), rng.integers(-1, 3, total).astype(np.int32)
     draft.confidence = rng.random(total).astype(np.float32)
+    draft.part = rng.integers(0, 3, total).astype(np.int32)
     return draft
 
 
-def facts(draft: Draft) -> list[dict[tuple[int, ...], tuple[int, float]]]:
+def facts(draft: Draft) -> list[dict[tuple[int, ...], tuple[int, float, int]]]:
     """Of each row, the ids from the newest one to each node, with what else the node carries."""
     found = []
     start = 0
@@ -32,7 +33,7 @@ def facts(draft: Draft) -> list[dict[tuple[int, ...], tuple[int, float]]]:
             parent = int(draft.parents[node]) if draft.parents is not None else node - start - 1
             path = (() if parent < 0 else paths[parent]) + (int(draft.tokens[node]),)
             paths.append(path)
-            row[path] = (int(draft.q_row[node]), float(draft.confidence[node]))
+            row[path] = (int(draft.q_row[node]), float(draft.confidence[node]), int(draft.part[node]))
         found.append(row)
         start += length
     return found
@@ -50,7 +51,7 @@ def closed(draft: Draft, mask: np.ndarray) -> np.ndarray:
     return mask
 
 
-def test_what_stays_keeps_its_path_its_law_and_its_confidence() -> None:
+def test_what_stays_keeps_its_path_its_law_its_confidence_and_its_part() -> None:
     rng = np.random.default_rng(0)
     changed = 0
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""Evaluates the part of PromQL that the documentation uses, over two scrapes; knows no server and no other function."""
+"""Evaluates the part of PromQL that documentation and dashboard use, over two scrapes; knows no other function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
-TOKEN = re.compile(r"\s*([A-Za-z_:][\w:]*|\d+(?:\.\d+)?|\[\d+[smh]\]|[()/+,])")
+TOKEN = re.compile(r"\s*([A-Za-z_:][\w:]*(?:\{[^}]*\})?|\d+(?:\.\d+)?|\[\d+[smh]\]|[()/+,])")
+MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
+MATCHES: dict[str, Callable[[str, str], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "=~": lambda value, pattern: re.fullmatch(pattern, value) is not None,
+    "!~": lambda value, pattern: re.fullmatch(pattern, value) is None,
+}
 OPERATORS: dict[str, Callable[[float, float], float]] = {"+": operator.add, "/": operator.truediv}
 
 
@@ -69,13 +76,14 @@ class Query:
             return self.aggregate()
         if token == "rate":
             self.take("(")
-            name = self.take()
+            selector = self.take()
             assert self.take().startswith("["), "rate needs a range"
             self.take(")")
-            earlier = self.before[name]
-            return {labels: (v - earlier.get(labels, 0.0)) / self.seconds for labels, v in self.after[name].items()}
+            earlier = select(selector, self.before)
+            later = select(selector, self.after)
+            return {labels: (v - earlier.get(labels, 0.0)) / self.seconds for labels, v in later.items()}
         assert self.ahead()[:1] != "[", f"{token} with a range is no argument of an operator"
-        return self.after[token]
+        return select(token, self.after)
 
     def aggregate(self) -> Vector:
         kept: set[str] = set()
@@ -90,9 +98,24 @@ class Query:
         assert isinstance(vector, dict)
         total: Vector = {}
         for labels, value in vector.items():
+            assert kept <= dict(labels).keys(), f"no label {kept - dict(labels).keys()}"
             group = frozenset(pair for pair in labels if pair[0] in kept)
             total[group] = total.get(group, 0.0) + value
         return total
+
+
+def select(selector: str, series: dict[str, Vector]) -> Vector:
+    """Return the series of `name{label="value", ...}`; AssertionError for a label that the name does not have."""
+    name, _, matchers = selector.removesuffix("}").partition("{")
+    found = series[name]
+    wanted = MATCHER.findall(matchers)
+    assert ",".join('{}{}"{}"'.format(*each) for each in wanted) == matchers.replace(" ", ""), (
+        f"not understood: {selector}"
+    )
+    for label, sign, value in wanted:
+        assert all(label in dict(labels) for labels in found), f"{name} has no label {label!r}"
+        found = {labels: v for labels, v in found.items() if MATCHES[sign](dict(labels)[label], value)}
+    return found
 
 
 def combine(sign: str, left: Vector | float, right: Vector | float) -> Vector | float:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 FinishReason = Literal["done", "aborted", "preempted", "failed"]
-_FLAT_FIELDS = ("parents", "q_row", "confidence")
+_FLAT_FIELDS = ("parents", "q_row", "confidence", "part")
 
 
 def _shape_of(value: Any) -> str:
@@ -156,6 +156,8 @@ class Draft:
     d2t         [V_d] int64 offsets: draft id i means target id i + d2t[i] in q's columns; None = target ids
     confidence  flat float32 like tokens, the method's own estimate in 0..1 of the chance that the draft and all before
                 it on its path are accepted, or None
+    part        flat int32 like tokens, which part of a method that is made of others made each draft, by its place in
+                `MethodContext.parts`; None for a method of one piece. For reports only: nothing is decided by it
     """
 
     lengths: Sequence[int] | None
@@ -165,6 +167,7 @@ class Draft:
     q_row: IntArray | None = None
     d2t: Tensor | None = None
     confidence: npt.NDArray[np.float32] | None = None
+    part: IntArray | None = None
 
     @classmethod
     def empty(cls, n: int) -> Draft:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,7 @@ from specdec_engine.text.prompt_files import read_prompts
 if TYPE_CHECKING:
     from specdec_engine.llm import LLM
     from specdec_engine.outputs import Logprobs, RequestOutput
+    from specdec_engine.reporting.speed import Speed
     from specdec_engine.sampling_params import SamplingParams
 
 # The base of unknown options, missing arguments and bad values; typer has no public name for it.
@@ -79,6 +80,9 @@ def generate(
         typer.Option("--compare", help="Decode plainly, too, and compare; exit code 1 if a difference is a fault."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a prompt.")] = False,
+    record: Annotated[
+        Path | None, typer.Option(help="Write the ids of prompts and answers to this file, for `specdec replay`.")
+    ] = None,
 ) -> int:
     """Read the prompts, build the engine, print what it answers."""
     if compare and speculative_config is None:
@@ -87,9 +91,13 @@ def generate(
     if stream and as_json:
         message = "--stream and --json exclude each other: JSON is printed once a prompt has finished"
         raise RequestError(message)
+    if record is not None and not record.absolute().parent.is_dir():
+        message = f"--record {record}: there is no folder {str(record.parent)!r}"
+        raise RequestError(message)
     texts = read_prompts(prompt, prompts)
     params = _params(sampling_params, {"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
     from specdec_engine import LLM
+    from specdec_engine.reporting.speed import Speed, record_outputs, write_speeds
 
     with LLM(
         model,
@@ -100,16 +108,25 @@ def generate(
         decode_width=decode_width,
         revision=revision,
         trust_remote_code=trust_remote_code,
-        plugins=_plugins(plugin),
+        plugins=read_plugins(plugin),
     ) as llm:
         inputs = llm.chat_prompts([[{"role": "user", "content": text}] for text in texts]) if chat else list(texts)
-        if stream:
-            outputs = [_stream(llm, text, one, params) for text, one in zip(texts, inputs, strict=True)]
-        else:
-            outputs = llm.generate(inputs, params)
-        verdicts = _compare(llm, inputs, outputs, params, decode_width) if compare else [None] * len(outputs)
+        speeds = [Speed("speculation" if speculative_config else "plain")]
+        with speeds[0].timed():
+            if stream:
+                outputs = [_stream(llm, text, one, params) for text, one in zip(texts, inputs, strict=True)]
+            else:
+                outputs = llm.generate(inputs, params)
+        speeds[0].count(outputs)
+        verdicts: Sequence[str | None] = [None] * len(outputs)
+        if compare:
+            speeds.append(Speed("plain"))
+            verdicts = _compare(llm, inputs, outputs, params, decode_width, speeds[1])
+        if record is not None:
+            record_outputs(record, outputs, llm, params, model)
         for text, output, verdict in zip(texts, outputs, verdicts, strict=True):
             _print(text, output, verdict, speculative_config is not None, streamed=stream, as_json=as_json)
+    write_speeds(speeds)
     return int(any(verdict is not None and verdict.endswith("fault") for verdict in verdicts))
 
 
@@ -152,7 +169,8 @@ def _check_keys(data: Any, kind: type[Any], where: str) -> None:
             raise RequestError(message)
 
 
-def _plugins(values: list[str] | None) -> dict[str, str]:
+def read_plugins(values: list[str] | None) -> dict[str, str]:
+    """Return the files of `--plugin NAME=FILE` by name. Raises RequestError."""
     pairs = [value.partition("=") for value in values or ()]
     for name, equals, path in pairs:
         if not (name and equals and path):
@@ -174,9 +192,14 @@ def _stream(llm: LLM, text: str, prompt: Any, params: SamplingParams) -> Request
 
 
 def _compare(
-    llm: LLM, prompts: list[Any], outputs: list[RequestOutput], params: SamplingParams, decode_width: int | None
+    llm: LLM,
+    prompts: list[Any],
+    outputs: list[RequestOutput],
+    params: SamplingParams,
+    decode_width: int | None,
+    speed: Speed,
 ) -> list[str]:
-    """Decode the same prompts plainly on the same weights and say where the outputs part, if they do."""
+    """Decode the same prompts plainly on the same weights; return where the outputs part, if they do."""
     from specdec_engine import LLM
 
     plain_engine = LLM(
@@ -186,7 +209,9 @@ def _compare(
         max_model_len=llm.max_model_len,
     )
     with plain_engine as plain:
-        answers = plain.generate(prompts, params)
+        with speed.timed():
+            answers = plain.generate(prompts, params)
+        speed.count(answers)
         return [str(plain.compare(a, b, params) or "identical") for a, b in zip(answers, outputs, strict=True)]
 
 

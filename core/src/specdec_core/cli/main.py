@@ -25,7 +25,12 @@ USAGE: Final = 2
 INTERRUPTED: Final = 130
 OWN: Final = ("plugins", "explain")
 # Subcommands of distributions of this workspace that need not be installed.
-ELSEWHERE: Final = {"generate": "specdec-engine", "vllm": "specdec-vllm"}
+ELSEWHERE: Final = {
+    "bench": "specdec-engine",
+    "generate": "specdec-engine",
+    "replay": "specdec-engine",
+    "vllm": "specdec-vllm",
+}
 COLOURS: Final = {"error": "31", "warning": "33"}
 
 

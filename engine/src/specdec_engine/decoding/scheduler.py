@@ -64,7 +64,8 @@ class Scheduler:
             split = trees.split(draft, self._target.ancestor_bits)
             for item, tree, length, end in zip(decode, split, draft.lengths or (), ends, strict=True):
                 if length:
-                    item.add_drafts(draft.tokens[end - length : end], tree)
+                    part = None if draft.part is None else draft.part[end - length : end]
+                    item.add_drafts(draft.tokens[end - length : end], tree, part)
         items = self._fit([*decode, *self._chunks()])
         kept = set(items)
         return items, draft.select([row for row, item in enumerate(decode) if item in kept])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -58,7 +58,10 @@ class Step:
 
 
 class Stepper:
-    """Runs steps over the scheduler's requests; without speculation it is a plain decoder."""
+    """Runs steps over the scheduler's requests; without speculation it is a plain decoder.
+
+    watch  is shown every step that ran rows, with or without speculation; None: nobody
+    """
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class Stepper:
         self._rules = rules
         self._logprobs = logprobs
         self.speculation = speculation
+        self.watch: Callable[[Step], None] | None = None
 
     def step(self) -> list[Request]:
         """Advance all running requests; return those that gained ids or ended. No-op without requests."""
@@ -95,6 +99,8 @@ class Stepper:
         step.lap("commit")
         if self.speculation is not None:
             self.speculation.report(step.items, step.out.rows, step.seconds)
+        if self.watch is not None:
+            self.watch(step)
         return step.drawn.requests + self._end_scored(step.items)
 
     def _propose(self, step: Step) -> None:

@@ -30,6 +30,7 @@ class ScheduledRows:
                  The ids are then the newest one and the nodes
     ancestors    [1 + num_draft, words] int64, the bits of `specdec_nn.ops.ancestor_bits.reference` of these ids; None
                  for a chain
+    part         [num_draft] int32, `Draft.part` of these drafts, None where the method is of one piece
     accepted     [a] int32 the accepted drafts, by their index among the drafts, in order of depth
     emitted      [a + 1] int32 the ids emitted; none where no row wanted logits
     logits_rows  [a + 1] int32 the rows of the step's logits that emitted them
@@ -46,6 +47,7 @@ class ScheduledRows:
     asked: bool = False
     parents: IntArray | None = None
     ancestors: npt.NDArray[np.int64] | None = None
+    part: IntArray | None = None
     accepted: IntArray = field(default_factory=_none)
     emitted: IntArray = field(default_factory=_none)
     logits_rows: IntArray = field(default_factory=_none)
@@ -56,8 +58,9 @@ class ScheduledRows:
         """Return the row of a request's newest id, for which a proposer `proposed` drafts if it was `asked`."""
         return cls(request, request.run_len, request.tokens[-1:], False, 0, 1, proposed, asked)
 
-    def add_drafts(self, drafts: IntArray, tree: Tree | None) -> None:
-        """Let drafts run behind the newest id: a chain, or the nodes of a tree."""
+    def add_drafts(self, drafts: IntArray, tree: Tree | None, part: IntArray | None = None) -> None:
+        """Let drafts run behind the newest id: a chain, or the nodes of a tree; `part` tells who made each."""
+        self.part = part
         self.ids = np.concatenate((self.ids, drafts))
         self.num_draft = len(drafts)
         self.wants = 1 + len(drafts)

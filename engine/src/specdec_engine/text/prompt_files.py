@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specdec_core.config.text_files import decode, read_lines
 from specdec_core.errors import RequestError
 from specdec_engine.text.prompt_text import check_text
+
+
+@dataclass(frozen=True)
+class FilePrompt:
+    """A prompt of a file: its text, where it is, and the other keys of its JSON object, none for a line of text."""
+
+    text: str
+    where: str
+    keys: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_prompts(prompt: Sequence[str] | None, file: Path | None) -> list[str]:
@@ -22,10 +32,14 @@ def read_prompts(prompt: Sequence[str] | None, file: Path | None) -> list[str]:
         for number, text in enumerate(prompt):
             check_text(text, f"--prompt, prompt {number}" if len(prompt) > 1 else "--prompt")
         return list(prompt)
-    return [_standard_input()] if file is None else _file(file)
+    return [_standard_input()] if file is None else [found.text for found in read_file(file)]
 
 
-def _file(file: Path) -> list[str]:
+def read_file(file: Path) -> list[FilePrompt]:
+    """Return the prompts of a file: one a line, or in a .jsonl an object a line with 'prompt' or with 'turns'.
+
+    Raises RequestError for a file that is not there or has no prompts, and for a line that is none.
+    """
     if not file.is_file():
         message = f"--prompts {file}: there is no such file"
         raise RequestError(message)
@@ -34,18 +48,18 @@ def _file(file: Path) -> list[str]:
     if not numbered:
         message = f"--prompts {file}: the file has no prompts in it"
         raise RequestError(message)
-    return list(_texts(file, numbered))
+    return list(_prompts(file, numbered))
 
 
-def _texts(file: Path, numbered: Sequence[tuple[int, str]]) -> Iterator[str]:
+def _prompts(file: Path, numbered: Sequence[tuple[int, str]]) -> Iterator[FilePrompt]:
     for index, (number, line) in enumerate(numbered):
         where = f"--prompts {file}, line {number} (prompt {index})"
-        text = _from_json(line, where) if file.suffix == ".jsonl" else line
-        check_text(text, where)
-        yield text
+        found = _from_json(line, where) if file.suffix == ".jsonl" else FilePrompt(line, where)
+        check_text(found.text, where)
+        yield found
 
 
-def _from_json(line: str, where: str) -> str:
+def _from_json(line: str, where: str) -> FilePrompt:
     try:
         data: Any = json.loads(line)
     except ValueError as error:
@@ -58,7 +72,7 @@ def _from_json(line: str, where: str) -> str:
     if not isinstance(text, str):
         message = f"{where}: expected a JSON object with 'prompt', or with 'turns'"
         raise RequestError(message)
-    return text
+    return FilePrompt(text, where, {key: value for key, value in data.items() if key not in ("prompt", "turns")})
 
 
 def _standard_input() -> str:

@@ -235,11 +235,12 @@ class CombineProposer:
         if self._traits.shape == "tree":
             each = (range(-1, len(row) - 1) if row.parents is None else row.parents for row in rows)
             parents = np.asarray([parent for own in each for parent in own], np.int32)
+        part = np.asarray([origin for row in rows for origin in row.origin], np.int32)
         drawn = None if self._laws is None else self._laws.q()
         if drawn is None:
-            return Draft(lengths, tokens, parents)
+            return Draft(lengths, tokens, parents, part=part)
         q_row = [at for row in rows for at in (row.q_row or [-1] * len(row))]
-        return Draft(lengths, tokens, parents, q=drawn[0], q_row=np.asarray(q_row, np.int32), d2t=drawn[1])
+        return Draft(lengths, tokens, parents, q=drawn[0], q_row=np.asarray(q_row, np.int32), d2t=drawn[1], part=part)
 
 
 def _split(draft: Draft, part: int, offset: int | None) -> list[PartRow]:

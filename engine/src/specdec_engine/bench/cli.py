@@ -1,0 +1,116 @@
+"""The subcommand `specdec bench`: reads what is to be measured, measures, prints tables, writes JSON and a report."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from specdec_core.errors import RequestError
+
+# The base of unknown options, missing arguments and bad values; typer has no public name for it.
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+HELP: Final = (
+    "Measure methods beside plain decoding on the same prompts: speed-up with intervals, acceptance, identity."
+)
+
+
+def command(args: list[str]) -> int:
+    """Run the subcommand with its own arguments and return its exit code: 1 if an output differs that must not.
+
+    Raises RequestError for arguments that do not fit, like any other SpecdecError for what then goes wrong.
+    """
+    from specdec_engine.bench.methods import repeat_option
+
+    cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    cli.command(help=HELP)(bench)
+    try:
+        result = typer.main.get_command(cli)(repeat_option(args), prog_name="specdec bench", standalone_mode=False)
+    except USAGE_ERROR as error:
+        said: Any = error
+        message = f"{said.format_message()} (see `specdec bench --help`)"
+        raise RequestError(message) from error
+    return result if isinstance(result, int) else 0
+
+
+def bench(
+    model: Annotated[str, typer.Argument(help="Folder of the model, a .gguf file, or a hub id.")],
+    prompts: Annotated[
+        Path,
+        typer.Option(
+            help="File with a prompt a line, or .jsonl with 'prompt' or 'turns', and 'category' or 'task' if any."
+        ),
+    ],
+    methods: Annotated[
+        list[str],
+        typer.Option(
+            metavar="FILE|JSON...",
+            help="Speculative configurations: JSON, or files (.json, .jsonl, .yaml) with one, a list, or "
+            "an object from labels to configurations.",
+        ),
+    ],
+    concurrency: Annotated[str, typer.Option(help="Prompts that run together, e.g. 1,2,4,8.")] = "1",
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 128,
+    limit: Annotated[int | None, typer.Option(min=1, help="Take so many prompts, spread over the tasks.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first prompt's noise; one more for each next.")] = 0,
+    chat: Annotated[bool, typer.Option("--chat", help="Put each prompt through the chat template.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write rows and figures to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report, one page that needs no network.")] = None,
+    record: Annotated[Path | None, typer.Option(help="Write plain decoding's ids as traces for `replay`.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what the --json file has.")] = False,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    decode_width: Annotated[int | None, typer.Option(help="Fixed number of rows of every decode forward.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="The most tokens of prompt and output together.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model, if it needs some.")
+    ] = False,
+    plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
+) -> int:
+    """Check everything that can be checked without weights, then measure."""
+    if resume and json_file is None:
+        message = "--resume needs --json FILE, the file that it goes on with"
+        raise RequestError(message)
+    for file, option in ((json_file, "--json"), (html, "--html"), (record, "--record")):
+        if file is not None and not file.absolute().parent.is_dir():
+            message = f"{option} {file}: there is no folder {str(file.parent)!r}"
+            raise RequestError(message)
+    from specdec_engine.bench.arms import ModelOptions
+    from specdec_engine.bench.methods import load_methods
+    from specdec_engine.bench.prompts import load_prompts
+    from specdec_engine.bench.session import Files, Session
+    from specdec_engine.cli import read_plugins
+    from specdec_engine.sampling_params import SamplingParams
+
+    session = Session(
+        model=ModelOptions(
+            model=model,
+            dtype=dtype,
+            device=device,
+            max_model_len=max_model_len,
+            decode_width=decode_width,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            plugins=read_plugins(plugin),
+        ),
+        prompts=load_prompts(prompts, limit),
+        methods=load_methods(methods),
+        concurrency=_numbers(concurrency),
+        params=SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed),
+        chat=chat,
+        files=Files(json_file, html, record, resume),
+    )
+    return session.run()
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of `--concurrency`, each once, in order. Raises RequestError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"[1-9][0-9]{0,3}", part) for part in parts):
+        message = f"--concurrency {text!r}: expected whole numbers from 1 on, such as 1,2,4,8"
+        raise RequestError(message)
+    return sorted({int(part) for part in parts})

@@ -1,0 +1,1 @@
+"""Methods scored on recorded token traces, with no target model."""
