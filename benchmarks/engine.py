@@ -7,6 +7,9 @@ arms turns by one each time. Times are of whole calls, prompt pass included. Not
 
 With `--suffix` suffix decoding is a further arm. Each repeat has a namespace of its own, so it begins cold; n-gram and
 suffix then do the same prompts a second time, when suffix has heard all the answers.
+
+With `--arm`, which may be given several times, a speculative configuration as JSON is a further arm; a key "name" names
+it. Such an arm keeps what it has learnt: it is cold in the first repeat, and warm in the others.
 """
 
 from __future__ import annotations
@@ -73,6 +76,8 @@ class Result:
     repeat: int
     tokens: int
     seconds: float
+    drafts: int = 0
+    kept: int = 0
 
 
 def edit_prompts(count: int) -> list[tuple[str, str]]:
@@ -104,6 +109,33 @@ class Suffix:
         extra = {"specdec": {"namespace": self.namespace}}
         params = SamplingParams(temperature=0.0, max_tokens=self.max_tokens, extra_args=extra)
         return list(self.llm.generate({"prompt_token_ids": ids}, params, use_tqdm=False)[0].outputs[0].token_ids)
+
+
+@dataclass
+class Further:
+    """An arm of `--arm`; `last` are the metrics of its last answer."""
+
+    llm: LLM
+    max_tokens: int
+    last: Any = None
+
+    def __call__(self, ids: list[int]) -> list[int]:
+        """Answer one prompt."""
+        params = SamplingParams(temperature=0.0, max_tokens=self.max_tokens)
+        output = self.llm.generate({"prompt_token_ids": ids}, params, use_tqdm=False)[0]
+        self.last = output.metrics
+        return list(output.outputs[0].token_ids)
+
+
+def further(given: Sequence[str], folder: str, max_tokens: int, plain: LLM) -> dict[str, Further]:
+    """Return the arms of `--arm` by name: its "name", or its method."""
+    found = {}
+    for text in given:
+        config = json.loads(text)
+        name = f"specdec {config.pop('name', None) or config['method']}"
+        llm = LLM(folder, config, hf_model=plain.model, tokenizer=plain.tokenizer)
+        found[name if name not in found else f"{name} {len(found)}"] = Further(llm, max_tokens)
+    return found
 
 
 def arms(
@@ -181,7 +213,10 @@ def run(
                 progress.update(bar, arm=arm)
                 start = perf_counter()
                 tokens = len(functions[arm](ids))
-                results.append(Result(arm, task, i, repeat, tokens, perf_counter() - start))
+                result = Result(arm, task, i, repeat, tokens, perf_counter() - start)
+                if isinstance(function := functions[arm], Further):
+                    result.drafts, result.kept = function.last.drafts, function.last.kept_with_draft
+                results.append(result)
                 progress.advance(bar)
     if not console.is_terminal:
         print(f"repeat {repeat + 1} of {repeats} done", file=sys.stderr, flush=True)
@@ -211,6 +246,23 @@ def ratio(results: Sequence[Result], ours: str, theirs: str, repeats: int) -> di
     return {"min": values[0], "median": statistics.median(values), "max": values[-1]}
 
 
+def further_figures(results: Sequence[Result], names: Sequence[str], repeats: int) -> dict[str, Any]:
+    """Of each arm of `--arm`: its speed over plain decoding, and by repeat and task the ids gained a draft."""
+    found: dict[str, Any] = {}
+    for name in names:
+        found[f"{name}_over_plain"] = ratio(results, name, OURS, repeats)
+        lengths: dict[str, list[float]] = defaultdict(list)
+        over: dict[str, list[float]] = defaultdict(list)
+        for repeat in range(repeats):
+            for task in dict.fromkeys(r.task for r in results):
+                own = [r for r in results if (r.arm, r.repeat, r.task) == (name, repeat, task)]
+                lengths[task].append(round(sum(r.kept for r in own) / max(1, sum(r.drafts for r in own)), 3))
+                over[task].append(round(speed(own, name) / speed(results, OURS, task, repeat), 3))
+        found[f"{name}: mean acceptance length by task, repeat by repeat"] = dict(lengths)
+        found[f"{name}: over plain by task, repeat by repeat"] = dict(over)
+    return found
+
+
 def suffix_ratios(results: Sequence[Result], repeats: int) -> dict[str, dict[str, float]]:
     """Ratios of suffix to n-gram: cold, on the second pass, and on edits; none without that arm."""
     if not any(r.arm == OURS_SUFFIX for r in results):
@@ -226,7 +278,7 @@ def suffix_ratios(results: Sequence[Result], repeats: int) -> dict[str, dict[str
     return found
 
 
-def summary(results: list[Result], steps: Steps, repeats: int) -> dict[str, Any]:
+def summary(results: list[Result], steps: Steps, repeats: int, more: Sequence[str]) -> dict[str, Any]:
     """Put the figures together as plain data."""
     names = list(dict.fromkeys(r.arm for r in results))
     tasks = sorted({r.task for r in results})
@@ -242,6 +294,7 @@ def summary(results: list[Result], steps: Steps, repeats: int) -> dict[str, Any]
         "ngram_over_better_lookup": {"peer": better, **ratio(results, OURS_NGRAM, better, repeats)},
         "ngram_over_plain": ratio(results, OURS_NGRAM, OURS, repeats),
         **suffix_ratios(results, repeats),
+        **further_figures(results, more, repeats),
         "step": {
             "forward_ms": 1e3 * forward,
             "overhead_ms_by_rows": {
@@ -264,6 +317,8 @@ def show(data: dict[str, Any], console: Console) -> None:
         table.add_row(arm, *(f"{by_task[task]:.1f}" for task in tasks))
     console.print(table)
     for name, r in data.items():
+        if ": " in name:
+            console.print(f"{name}: {r}")
         if "_over_" not in name:
             continue
         console.print(f"{name}: median {r['median']:.2f} ({r['min']:.2f} to {r['max']:.2f}) {r.get('peer', '')}")
@@ -279,6 +334,10 @@ def main(
     suffix: Annotated[
         str | None, typer.Option(help="A further arm: the configuration of suffix decoding, as JSON.")
     ] = None,
+    arm: Annotated[
+        list[str] | None, typer.Option(help="A further arm: a speculative configuration as JSON; may be repeated.")
+    ] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Only prompts of this task; may be repeated.")] = None,
     edits: Annotated[int, typer.Option(help="Further prompts that ask for an edit of Python code.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the JSON goes.")] = Path("benchmarks/results/engine.json"),
 ) -> None:
@@ -287,7 +346,9 @@ def main(
     transformers.utils.logging.set_verbosity_error()
     steps = Steps()
     functions, plain = arms(str(model_folder()), max_tokens, steps, suffix)
-    texts = load_prompts(prompts, per_task) + edit_prompts(edits)
+    more = further(arm or (), str(model_folder()), max_tokens, plain)
+    functions.update(more)
+    texts = [text for text in load_prompts(prompts, per_task) if not task or text[0] in task] + edit_prompts(edits)
     encoded = plain.chat_prompts([[{"role": "user", "content": text}] for _, text in texts])
     chosen = [(task, prompt["prompt_token_ids"]) for (task, _), prompt in zip(texts, encoded, strict=True)]
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -297,7 +358,7 @@ def main(
         results += run(functions, chosen, repeat, repeats)
         if suffix is not None:
             results += second_pass(functions, chosen, repeat, repeats)
-        data = summary(results, steps, repeat + 1)
+        data = summary(results, steps, repeat + 1, list(more))
         out.write_text(json.dumps(data, indent=1))
     show(data, Console(width=160))
 

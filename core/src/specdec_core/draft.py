@@ -100,6 +100,36 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifiedRows:
+    """What the target answered in the last step, at every row that it verified: rejected drafts are here, too.
+
+    Of each request that was decoded in that step the first row is its newest id then, and the rows behind it are its
+    drafts in their order. The answers are the model's own, before temperature, penalties and truncation. The arrays are
+    copies that cannot be written into.
+
+    request       [m] int32 batch row, ascending; a request that has not been decoded in the last step has none
+    tokens        [m] int32 the id that was run at the row
+    parents       [m] int32 the row before it on its path, counted within the rows of its request; -1 for the first
+    accepted      [m] bool the row's id is part of the text
+    top_ids       [m, n] int32 the most likely next ids, best first (n is `MethodTraits.verified_top_k`); -1 where fewer
+                  have a finite logit
+    top_logprobs  [m, n] float32 their log-probabilities; -inf where there is no id
+    """
+
+    request: IntArray
+    tokens: IntArray
+    parents: IntArray
+    accepted: BoolArray
+    top_ids: IntArray
+    top_logprobs: npt.NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        """Copy the arrays."""
+        for name in ("request", "tokens", "parents", "accepted", "top_ids", "top_logprobs"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
+
+
+@dataclass(frozen=True, slots=True)
 class BatchView:
     """The requests of one step, as `Proposer.propose` gets them; n batch rows.
 
@@ -112,6 +142,7 @@ class BatchView:
     max_draft     [n] int32: the most drafts that row may get; 0 = absorb the row and return an empty draft
     noise         counter-based noise of the rows; its position is that of the row's first draft
     rows          newly committed target rows, None where the traits ask for none
+    verified      what the target answered at the rows of the last step, None where the traits ask for none
     """
 
     requests: Sequence[RequestView]
@@ -120,6 +151,7 @@ class BatchView:
     max_draft: IntArray
     noise: Noise
     rows: Rows | None = None
+    verified: VerifiedRows | None = None
 
     def __post_init__(self) -> None:
         """Copy what the host goes on to use."""

@@ -42,6 +42,8 @@ class MethodTraits:
     tree_nodes     nodes of a tree that is given beforehand: k is then exactly this. None without such a tree.
     extra_slots    input rows that one round of drafting adds for each request to the rows that the target committed:
                    0 for a drafter that is called once a token, k - 1 or k for one that fills in mask tokens.
+    verified_top_k the n most likely next ids that `BatchView.verified` carries for each row of the last step, rejected
+                   drafts included; 0: the method asks for none, and the host then looks for none.
     lookahead      positions beyond the newest id for which the drafter writes keys and values. None: k for a drafter
                    with weights, unless it asks for the "last" row only and so keeps no cache; 0 for all others.
     """
@@ -61,11 +63,12 @@ class MethodTraits:
     n_predict: int | None = None
     tree_nodes: int | None = None
     extra_slots: int = 0
+    verified_top_k: int = 0
     lookahead: int | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for a number that is invalid."""
-        least = {"n_predict": 1, "tree_nodes": 1, "extra_slots": 0, "lookahead": 0}
+        least = {"n_predict": 1, "tree_nodes": 1, "extra_slots": 0, "verified_top_k": 0, "lookahead": 0}
         for name, low in least.items():
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < low):

@@ -9,6 +9,7 @@ from specdec_core.host.containment import Containment
 from specdec_core.host.handed import HandedRequest, KnownIds
 from specdec_core.host.requests import Slot
 from specdec_core.host.runner import ProposerRunner
+from specdec_core.host.verified import Answers, by_request, verified_rows
 from specdec_core.traits import MethodTraits
 
 
@@ -198,3 +199,81 @@ def test_a_closed_runner_drafts_nothing_and_holds_nothing():
     assert keeps.told[-1] == "close"
     assert host.propose([request.slot()]).lengths == [0]
     assert host._proposer is not keeps
+
+
+class Looking:
+    """Keeps what it is shown of verified rows."""
+
+    def __init__(self):
+        self.seen = []
+
+    def start(self, request):
+        pass
+
+    def propose(self, batch):
+        self.seen.append(batch.verified)
+        return Draft.empty(len(batch))
+
+    def finish(self, request, reason):
+        pass
+
+
+def answers_of(ids=(8, 20, 21), path=(0,), parents=None):
+    top = np.arange(2 * len(ids), dtype=np.int32).reshape(len(ids), 2)
+    own = None if parents is None else np.array(parents, np.int32)
+    return Answers.of(np.array(ids, np.int32), own, np.array(path, np.int32), top, -top.astype(np.float32))
+
+
+def looking(k=2, n=2):
+    proposer = Looking()
+    runner = ProposerRunner(proposer, MethodTraits(verified_top_k=n), Budget(k), 100, Containment("m", strict=True))
+    return proposer, runner
+
+
+def test_answers_of_the_last_step_are_shown_once_with_their_batch_rows():
+    proposer, runner = looking()
+    first, second = Request("a"), Request("b")
+    runner.answer(second, answers_of(parents=[-1, -1], path=[1]))
+    runner.propose([first.slot(), second.slot()])
+    runner.propose([first.slot(), second.slot()])
+    shown, nothing = proposer.seen
+    assert shown.request.tolist() == [1, 1, 1] and shown.tokens.tolist() == [8, 20, 21]
+    assert shown.parents.tolist() == [-1, 0, 0] and shown.accepted.tolist() == [True, False, True]
+    assert shown.top_ids.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert nothing.top_ids.shape == (0, 2) and len(nothing.request) == 0
+    with pytest.raises(ValueError, match="read-only"):
+        shown.top_ids[0] = 5
+
+
+@pytest.mark.parametrize("between", ["preempted", "a step that is off", "finished"])
+def test_answers_from_before_an_interruption_are_dropped(between):
+    proposer, runner = looking()
+    request = Request("a")
+    runner.propose([request.slot()])
+    runner.answer(request, answers_of())
+    if between == "preempted":
+        runner.preempt(["a"])
+    elif between == "finished":
+        runner.finish(request, "done")
+    else:
+        runner.budget.k = 0
+        runner.propose([request.slot()])
+        runner.budget.k = 2
+    runner.propose([request.slot()])
+    assert len(proposer.seen[-1].request) == 0
+
+
+def test_a_method_that_asks_for_no_answers_is_shown_none():
+    proposer, runner = looking(n=0)
+    runner.answer(Request("a"), answers_of())
+    runner.propose([Request("a").slot()])
+    assert runner.verified_top_k == 0 and proposer.seen == [None]
+
+
+def test_delivered_answers_can_be_taken_apart_again():
+    own = [None, answers_of(), None, answers_of((3,), ())]
+    for before, after in zip(own, by_request(verified_rows(own, 2), 4), strict=True):
+        assert (before is None) == (after is None)
+        if before is not None:
+            for name in ("tokens", "parents", "accepted", "top_ids", "top_logprobs"):
+                assert np.array_equal(getattr(before, name), getattr(after, name))

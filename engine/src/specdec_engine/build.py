@@ -149,8 +149,9 @@ def _speculation(
         target.info.vocab_size,
         Containment(resolved.method, strict=options.strict, logger=logger),
     )
-    exact = not resolved.verifier_lossy
-    return Speculation(runner, verifier, resolved.num_speculative_tokens, exact, reports.step), proposer, reports
+    top_ids, most = registry.kernels.get("top_ids", target.device), resolved.num_speculative_tokens
+    speculation = Speculation(runner, verifier, top_ids, most, not resolved.verifier_lossy, reports.step)
+    return speculation, proposer, reports
 
 
 def _compose(

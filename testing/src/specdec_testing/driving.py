@@ -22,6 +22,7 @@ from specdec_core.host.budget import DraftBudget
 from specdec_core.host.containment import Containment
 from specdec_core.host.requests import Slot
 from specdec_core.host.runner import ProposerRunner
+from specdec_core.host.verified import Answers
 from specdec_core.noise import request_key
 from specdec_core.protocols import Proposer
 from specdec_core.sources import TargetHandle
@@ -86,6 +87,7 @@ class _Life:
     step: int = 0
     committed: int = 0
     last: list[int] = field(default_factory=list)
+    tree: tuple[list[int], list[int] | None] = field(default_factory=lambda: ([], None))
     drafts: list[list[int]] = field(default_factory=list)
     max_draft: int | None = None
 
@@ -232,11 +234,15 @@ class Driver:
             end = known if known == life.fake.prompt_len else known - 1
             life.run_len = min(life.run_len + life.script.chunk, end)
             if life.run_len == life.fake.prompt_len == known:
+                newest = int(life.tokens[-1])
                 life.fake.extend([self._next_id(life)])
+                self._answer(life, runner, newest, 0)
         else:
             accepted = min(_nth(life.script.accept, life.step), len(life.last))
+            newest = int(life.tokens[-1])
             life.fake.extend(life.last[:accepted])
             life.fake.extend([self._next_id(life)])
+            self._answer(life, runner, newest, accepted)
             life.run_len = len(life) - 1
             life.step += 1
         self._commit(life, runner)
@@ -250,10 +256,33 @@ class Driver:
             runner.commit(life, rows.start, rows.stop - rows.start, hidden, aux)
             life.committed = life.run_len
 
+    def _answer(self, life: _Life, runner: ProposerRunner, newest: int, accepted: int) -> None:
+        """Give the runner what the pretended target answered at the newest id and the last drafts.
+
+        At rows of the text the most likely id is the one that came next; the others are drawn, without repeats, from
+        the script's seed and step.
+        """
+        if not runner.verified_top_k:
+            return
+        ids, parents = life.tree
+        n, rng = self.traits.verified_top_k, np.random.default_rng([life.script.seed, life.step, len(ids)])
+        top = np.stack([rng.permutation(self.target.info.vocab_size)[:n] for _ in range(1 + len(ids))])
+        for row, token in enumerate(life.tokens[len(life) - 1 - accepted :].tolist()):
+            top[row] = [token, *[other for other in top[row].tolist() if other != token]][:n]
+        logprobs = np.sort(np.log(rng.dirichlet(np.ones(n + 1), 1 + len(ids)))[:, :n], axis=1)[:, ::-1]
+        path = np.arange(accepted, dtype=np.int32)
+        own = None if parents is None else np.array(parents, np.int32)
+        tokens = np.array([newest, *ids], np.int32)
+        runner.answer(life, Answers.of(tokens, own, path, top.astype(np.int32), logprobs.astype(np.float32)))
+
     def _next_id(self, life: _Life) -> int:
-        """Return the next id of the text: half the time one that is in it already, so that lookups find something."""
+        """Return the next id of the text: half the time one that is in it already, so that lookups find something.
+
+        For methods that learn from answers, it is one of the output, since nothing is answered inside a prompt.
+        """
         if life.rng.random() < 0.5:
-            return int(life.tokens[int(life.rng.integers(len(life)))])
+            known = life.tokens[life.fake.prompt_len - 1 :] if self.traits.verified_top_k else life.tokens
+            return int(known[int(life.rng.integers(len(known)))])
         return int(life.rng.integers(3, self.target.info.vocab_size))
 
     def _ended(self, life: _Life, runner: ProposerRunner) -> bool:
@@ -265,7 +294,7 @@ class Driver:
             return True
         if script.preempt is not None and life.step == script.preempt and life.run_len == len(life) - 1:
             runner.finish(life, "preempted")
-            life.run_len, life.committed, life.last = 0, script.skip, []
+            life.run_len, life.committed, life.last, life.tree = 0, script.skip, [], ([], None)
             life.script = replace(script, preempt=None)
             self._advance(life, runner)
         return False
@@ -283,9 +312,12 @@ class Driver:
         for batch, size in ((off, CROWD), (on, len(on))):
             slots = [Slot(life, life.run_len, life.newest_known, self._room(life)) for life in batch]
             draft = runner.propose(slots, size)
-            rows = host_rows(draft) if self.traits.shape == "chain" else [[] for _ in batch]
-            for life, row in zip(batch, rows, strict=True):
-                life.last = row
+            start = 0
+            for life, row in zip(batch, host_rows(draft), strict=True):
+                parents = None if draft.parents is None else draft.parents[start : start + len(row)].tolist()
+                life.tree = row, parents
+                life.last = row if self.traits.shape == "chain" else []  # of trees no draft is accepted
+                start += len(row)
 
     def _room(self, life: _Life) -> int:
         return self.target.info.max_model_len - len(life) - 1

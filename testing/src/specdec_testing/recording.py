@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specdec_core.draft import BatchView, Draft, FinishReason, RequestView, Rows
+from specdec_core.draft import BatchView, Draft, FinishReason, RequestView, Rows, VerifiedRows
 from specdec_core.traits import MethodTraits, RowsNeeded, WhenOff
 from specdec_testing.stubs import Null, Stub
 
@@ -18,6 +18,7 @@ class Call:
 
     request_ids, prompt_len, tokens, run_len, newest_known, max_draft   one entry a batch row
     rows    the target rows, arrays and tensors copied
+    verified  what the target answered at the rows of the step before
     draft   the draft that was returned
     """
 
@@ -29,6 +30,7 @@ class Call:
     max_draft: list[int]
     rows: Rows | None
     draft: Draft
+    verified: VerifiedRows | None = None
 
 
 class RecordingProposer(Stub):
@@ -47,6 +49,7 @@ class RecordingProposer(Stub):
         when_off: WhenOff = "catch_up",
         max_tokens: int | None = None,
         max_position: int | None = None,
+        verified_top_k: int = 0,
         inner: Stub | None = None,
     ) -> None:
         """Set the traits from the arguments."""
@@ -60,6 +63,7 @@ class RecordingProposer(Stub):
             when_off=when_off,
             max_tokens=max_tokens,
             max_position=max_position,
+            verified_top_k=verified_top_k,
             law=self.inner.traits.law,
             shares_noise=self.inner.traits.shares_noise,
         )
@@ -87,6 +91,7 @@ class RecordingProposer(Stub):
                 max_draft=[int(m) for m in batch.max_draft],
                 rows=None if batch.rows is None else copy_rows(batch.rows),
                 draft=draft,
+                verified=batch.verified,
             )
         )
         self.drafted += len(draft.tokens)

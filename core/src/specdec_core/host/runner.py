@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +14,7 @@ from specdec_core.host.budget import DraftBudget
 from specdec_core.host.containment import Containment
 from specdec_core.host.requests import HostRequest, Slot
 from specdec_core.host.rows import CommittedRows, deliver
+from specdec_core.host.verified import Answers, verified_rows
 from specdec_core.noise import Noise, request_key
 from specdec_core.protocols import MeasuresMemory, Proposer
 from specdec_core.traits import MethodTraits
@@ -90,6 +91,7 @@ class ProposerRunner:
         self._states: Final[dict[str, _State]] = {}
         self.budget: Final = budget
         self.containment: Final = containment
+        self._answers: dict[str, Answers] = {}  # that the proposer was not shown
         self._asked: frozenset[str] = frozenset()  # requests of this step that were to get drafts
         self.full_at: str | None = None  # the first request that found the proposer's cache full
 
@@ -102,6 +104,19 @@ class ProposerRunner:
     def wants_rows(self) -> bool:
         """Whether committed rows have to be given to `commit`."""
         return self._traits.rows != "none"
+
+    @property
+    def verified_top_k(self) -> int:
+        """How many next ids of each verified row have to be given to `answer`; 0: none, and no call of it."""
+        return 0 if self.containment.is_off() else self._traits.verified_top_k
+
+    def answer(self, request: HostRequest, answers: Answers) -> None:
+        """Note what the target answered at the rows of a request's newest id and drafts, rejected ones included.
+
+        They are for the next `propose` with a slot of the request, whether or not the proposer is called for it then.
+        """
+        if self.verified_top_k:
+            self._answers[request.id] = answers
 
     def commit(
         self, request: HostRequest, start: int, count: int, hidden: Tensor | None = None, aux: Tensor | None = None
@@ -127,6 +142,7 @@ class ProposerRunner:
         """
         self.containment.step = None
         self._asked = frozenset()
+        answers = {slot.request.id: self._answers.pop(slot.request.id, None) for slot in slots} if self._answers else {}
         batch_size = len(slots) if batch_size is None else batch_size
         empty = Draft.empty(len(slots))
         if self.containment.is_off():
@@ -144,7 +160,7 @@ class ProposerRunner:
         batch = [entry for entry in batch if self._takes_part(*entry)]
         self._make_room([(slot, state) for slot, state, _ in batch])
         batch = [(slot, state, k) for slot, state, k in batch if not state.retired and self._start(state)]
-        draft = self._call(batch) if batch else None
+        draft = self._call(batch, answers) if batch else None
         if draft is None:
             return empty
         # Slots that were not in the batch get empty rows, and the batch keeps the order of slots: only lengths differ.
@@ -253,9 +269,9 @@ class ProposerRunner:
         state.started = True
         return True
 
-    def _call(self, batch: Sequence[tuple[Slot, _State, int]]) -> Draft | None:
+    def _call(self, batch: Sequence[tuple[Slot, _State, int]], answers: Mapping[str, Answers | None]) -> Draft | None:
         max_draft: IntArray = np.array([k for _, _, k in batch], np.int32)
-        view = self._view(batch, max_draft)
+        view = self._view(batch, max_draft, answers)
         try:
             with self.containment.call("propose"):
                 draft: object = self._proposer.propose(view)
@@ -273,9 +289,11 @@ class ProposerRunner:
         return self.budget.trim([state.request.view for _, state, _ in batch], draft)
 
     def _view(
-        self, batch: Sequence[tuple[Slot, _State, int]], max_draft: np.ndarray[tuple[int], np.dtype[np.int32]]
+        self, batch: Sequence[tuple[Slot, _State, int]], max_draft: IntArray, answers: Mapping[str, Answers | None]
     ) -> BatchView:
         requests = [state.request for _, state, _ in batch]
+        n = self._traits.verified_top_k
+        verified = verified_rows([answers.get(request.id) for request in requests], n) if n else None
         rows = None
         if self.wants_rows:
             pending, delivered = [s.pending for _, s, _ in batch], [s.delivered for _, s, _ in batch]
@@ -292,6 +310,7 @@ class ProposerRunner:
             max_draft=max_draft,
             noise=self._noise(requests),
             rows=rows,
+            verified=verified,
         )
 
     def _noise(self, requests: Sequence[HostRequest]) -> Noise:
@@ -313,6 +332,7 @@ class ProposerRunner:
     def _release(self, state: _State, reason: FinishReason) -> None:
         """Let the proposer forget a request, if it knows it."""
         state.pending, state.delivered, state.held = [], 0, 0
+        self._answers.pop(state.request.id, None)
         if not state.started:
             return
         state.started = False

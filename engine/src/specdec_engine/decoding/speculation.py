@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from specdec_core.draft import Draft, FinishReason, IntArray, StepStats
 from specdec_core.host.requests import Slot
 from specdec_core.host.runner import ProposerRunner
+from specdec_core.host.verified import Answers
 from specdec_core.protocols import Verifier
 from specdec_engine.decoding import trees
 from specdec_engine.decoding.target import ForwardOutput
@@ -23,6 +25,7 @@ from specdec_engine.requests.stopping import StopRules
 class Speculation:
     """The proposer and the verifier of one engine.
 
+    top_ids    the kernel of that op
     max_draft  what admission leaves room for
     exact      the verifier is not lossy
     observe    is told of every step that ran rows
@@ -30,6 +33,7 @@ class Speculation:
 
     runner: ProposerRunner
     verifier: Verifier
+    top_ids: Callable[[Tensor, int], tuple[Tensor, Tensor]]
     max_draft: int
     exact: bool
     observe: Callable[[StepStats], None]
@@ -54,6 +58,23 @@ class Speculation:
             deepest = [self.runner.budget.depth(slot) for _, slot, _ in drafted]
             draft = trees.within(draft, deepest, [room - len(request) for request, _, _ in drafted])
         return items, draft
+
+    def answer(self, drawn: Sequence[ScheduledRows], logits: Tensor) -> None:
+        """Note what the target answered at verified rows, whose logits [R, V] are the model's own.
+
+        No-op unless the method asks for it.
+        """
+        n = self.runner.verified_top_k
+        if not n:
+            return
+        ids, logprobs = (part.cpu().numpy() for part in self.top_ids(logits, n))
+        at = 0
+        for item in drawn:
+            rows = slice(at, at + item.wants)
+            tokens = item.ids[len(item.ids) - item.wants :]
+            answers = Answers.of(tokens, item.parents, item.accepted, ids[rows], logprobs[rows])
+            self.runner.answer(item.request, answers)
+            at += item.wants
 
     def commit(self, item: ScheduledRows, committed: range | IntArray, out: ForwardOutput, at: int) -> None:
         """Note rows that ran and stay; `at` is the first row of the item in what the forward gave."""

@@ -138,6 +138,8 @@ class Stepper:
             greedy = np.array([request.sampling_params.greedy for request in drawn.requests], np.bool_)
             verdict = self.speculation.verifier.verify(step.draft, step.logits, step.noise, step.draws, greedy)
         drawn.hand_out(drawn.withhold(verdict))
+        if self.speculation is not None and step.out.logits is not None:
+            self.speculation.answer(drawn.items, step.out.logits)
 
     def _commit(self, step: Step) -> None:
         """Append what was emitted, keep the rows of what was accepted, end what is over."""

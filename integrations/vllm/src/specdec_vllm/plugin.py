@@ -23,6 +23,7 @@ STEPS: Final = (
     ("specdec_vllm.sampling", "mend_expanding"),
     ("specdec_vllm.sampling", "mend_empty_steps"),
     ("specdec_vllm.bridge.call", "install"),
+    ("specdec_vllm.bridge.call", "show_answers"),
 )
 
 

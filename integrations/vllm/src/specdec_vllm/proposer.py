@@ -165,8 +165,9 @@ class Proposer:
     def _settle(self) -> Settled:
         settled = settle(wanted(self._vllm_config), self._target)
         if needs_states(settled.resolved):
+            what = "hidden states" if settled.resolved.traits.rows != "none" else "answers at verified rows"
             message = (
-                f"{settled.resolved.method} reads the target's hidden states, which vLLM does not give to "
+                f"{settled.resolved.method} reads the target's {what}, which vLLM does not give to "
                 'custom_class; leave SPECDEC_VLLM unset and say {"method": "specdec", "model": '
                 f'"{settled.resolved.method}", "specdec": {{...}}}} as --speculative-config'
             )

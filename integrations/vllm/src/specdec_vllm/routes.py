@@ -80,7 +80,7 @@ def _ours(settled: Settled, reason: str) -> Route:
 def _why_bridge(resolved: ResolvedConfig) -> str:
     """Return what of a method needs more than the ids that vLLM gives to any drafter, empty if nothing does."""
     if needs_states(resolved):
-        return "it reads the target's states"
+        return "it reads the target's states" if resolved.traits.rows != "none" else "it reads the target's answers"
     if resolved.traits.law == "soft":
         return "its drafts are drawn, and vLLM is told their laws"
     return "it keeps a bounded cache of its own" if resolved.traits.weights != "none" else ""

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specdec_core.draft import BatchView, Draft, FinishReason, IntArray, RequestView, Rows
+from specdec_core.draft import BatchView, Draft, FinishReason, IntArray, RequestView, Rows, VerifiedRows
 from specdec_core.host.budget import DraftBudget
 from specdec_core.host.containment import Containment
 from specdec_core.host.requests import Slot
 from specdec_core.host.runner import ProposerRunner
+from specdec_core.host.verified import by_request
 from specdec_core.protocols import Proposer, Remembers
 from specdec_core.traits import MethodTraits
 from specdec_plugin_combine import rules
@@ -106,6 +107,8 @@ class CombineProposer:
                 of_part.key = key if part.traits.shares_noise else (key + index * ODD) % 2**64
         if batch.rows is not None:
             self._commit(batch.rows, followed)
+        if batch.verified is not None:
+            self._answer(batch.verified, followed)
         rows = self._rows(batch, followed, limits)
         chosen = [self._choose(own, one, limit) for own, one, limit in zip(rows, followed, limits, strict=True)]
         for one, own, row, limit in zip(followed, rows, chosen, limits, strict=True):
@@ -226,6 +229,14 @@ class CombineProposer:
                 if own_aux is not None and part.columns is not None:
                     own_aux = own_aux[:, part.columns]
                 part.runner.commit(own, begin, end - begin, own_hidden, own_aux)
+
+    def _answer(self, verified: VerifiedRows, followed: Sequence[Followed]) -> None:
+        """Show the parts that ask for it what the target answered, to drafts of the others as well."""
+        for i, answers in enumerate(by_request(verified, len(followed))):
+            for part, own in zip(self._parts, followed[i].parts, strict=True):
+                n = part.runner.verified_top_k
+                if n and answers is not None:
+                    part.runner.answer(own, answers.first(n))
 
     def _draft(self, rows: Sequence[PartRow]) -> Draft:
         """Return the rows in the form of the contract."""

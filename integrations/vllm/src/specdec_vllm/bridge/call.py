@@ -12,6 +12,7 @@ from specdec_vllm.figures import Scheduled
 
 MODULE: Final = "vllm.v1.worker.gpu_model_runner"
 PROPOSE: Final = "GPUModelRunner.propose_draft_token_ids"
+SAMPLE: Final = "GPUModelRunner._sample"
 PARAMETERS: Final = (
     "self",
     "scheduler_output",
@@ -45,6 +46,31 @@ def install() -> str:
         raise patching.Mismatch(message)
     patching.wrap(MODULE, PROPOSE, PARAMETERS, _with_states)
     return "methods that read states"
+
+
+def show_answers() -> str:
+    """Wrap the runner's sampling: drafters that ask for it are shown the most likely ids of all logits.
+
+    Raises Mismatch, with nothing changed, if vLLM is not as expected.
+    """
+    patching.wrap(MODULE, SAMPLE, ("self", "logits", "spec_decode_metadata"), _showing)
+    return "methods that read the target's answers"
+
+
+def shows_answers() -> bool:
+    """Say whether the runner's sampling is wrapped in this process."""
+    return patching.is_ours(patching.find(MODULE, SAMPLE))
+
+
+def _showing(original: Any) -> Any:
+    @functools.wraps(original)
+    def sample(self: Any, logits: Any, spec_decode_metadata: Any, *args: Any, **kwargs: Any) -> Any:
+        drafter: Any = getattr(self, "drafter", None)
+        if getattr(drafter, "verified_top_k", 0) and logits is not None:
+            drafter.show_answers(logits)  # now, since sampling may write into them
+        return original(self, logits, spec_decode_metadata, *args, **kwargs)
+
+    return sample
 
 
 def is_installed() -> bool:

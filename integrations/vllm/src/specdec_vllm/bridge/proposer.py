@@ -15,9 +15,11 @@ from specdec_core.host.containment import Containment
 from specdec_core.host.factory import make_proposer
 from specdec_core.host.runner import ProposerRunner
 from specdec_core.protocols import Proposer as MethodProposer
+from specdec_nn.ops.top_ids.reference import top_ids_reference
+from specdec_vllm.bridge import call
 from specdec_vllm.bridge.probabilities import probabilities
 from specdec_vllm.bridge.refusals import problems_of
-from specdec_vllm.bridge.rows import Step, commit, spans
+from specdec_vllm.bridge.rows import Step, answer, commit, spans
 from specdec_vllm.bridge.target import BoundedTarget, ModelTarget
 from specdec_vllm.log import logger
 from specdec_vllm.proposer import Proposer
@@ -44,6 +46,7 @@ class StateProposer(Proposer):
         super().__init__(vllm_config)
         self._runner: Any = None
         self._said_full = False
+        self._top: tuple[Tensor, Tensor] | None = None
 
     def bind(self, runner: Any) -> None:
         """Take requests, and have the states of layers recorded, if the method wants some."""
@@ -69,6 +72,12 @@ class StateProposer(Proposer):
         traits = resolved.traits
         if traits.aux_layers:
             _check_layers(target_model)
+        if traits.verified_top_k and not call.shows_answers():
+            message = (
+                f"{resolved.method} reads what the target answers at verified rows, and this vLLM's sampling is not "
+                "the one that specdec knows; see its warnings above, or use another method"
+            )
+            raise TargetError(message)
         kv_tokens = resolved.host_keys.get(DRAFTER_KV_TOKENS)
         target = BoundedTarget(info, self._vllm_config, kv_tokens)
         if traits.rows != "none":
@@ -82,6 +91,19 @@ class StateProposer(Proposer):
         """Return no drafts: this is vLLM's own call, which carries no states. Ours is `propose_step`."""
         self.containment.failed("the call from vLLM", TargetError("vLLM called the drafter past specdec's bridge"))
         return [[] for _ in sampled_token_ids]
+
+    @property
+    def verified_top_k(self) -> int:
+        """How many ids of each row the method wants to see; 0 for none, or while it is not called."""
+        return 0 if self._drafting is None else self._drafting.verified_top_k
+
+    def show_answers(self, logits: Tensor) -> None:
+        """Take in the logits [rows, V] that vLLM draws from next; raises nothing."""
+        try:
+            self._top = top_ids_reference(logits, self.verified_top_k)
+        except Exception as error:
+            self._top = None
+            self.containment.failed("the call from vLLM", error)
 
     def propose_step(self, step: Step) -> Drafts:
         """Return drafts for a step of vLLM's runner, one row for each row of the batch; raises nothing."""
@@ -111,6 +133,9 @@ class StateProposer(Proposer):
         self._count(requests, [len(new) for new in step.sampled])
         if runner.wants_rows:
             commit(step, traits, requests, kept, runner.commit)
+        top, self._top = self._top, None
+        if top is not None:
+            answer(step, requests, top, runner.answer)
         places = zip(requests, kept, strict=True)
         draft, rows_of_ids = self._ask(
             runner, [r.slot(span.end, span.sampled, self._target.max_model_len) for r, span in places]

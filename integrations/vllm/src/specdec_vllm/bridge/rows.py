@@ -10,6 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from specdec_core.host.verified import Answers
 from specdec_core.traits import MethodTraits
 from specdec_vllm.views import SeenRequest
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Commit = Callable[..., None]
+Answer = Callable[[SeenRequest, Answers], None]
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,28 @@ def commit(step: Step, traits: MethodTraits, requests: Sequence[SeenRequest], ke
         rows = slice(span.offset, span.offset + span.count)
         hidden = step.hidden[rows] if traits.hidden else None
         to(request, span.start, span.count, hidden, None if aux is None else aux[rows])
+
+
+def answer(step: Step, requests: Sequence[SeenRequest], top: tuple[Tensor, Tensor], to: Answer) -> None:
+    """Give what the target answered at the newest id and the drafts of each request to `to`, `ProposerRunner.answer`.
+
+    `top` are the most likely ids at all rows whose logits vLLM had, and their log-probabilities: one row for each row
+    of the batch, and one for each draft. Raises ValueError if vLLM's counts do not fit.
+    """
+    ids, logprobs = (part.cpu().numpy() for part in top)
+    at = 0
+    for place, (name, new, request) in enumerate(zip(step.names, step.sampled, requests, strict=True)):
+        drafts = step.drafted.get(name, ())
+        rows = slice(at, at + 1 + len(drafts))
+        at = rows.stop
+        if len(new):
+            newest = int(step.computed[place]) + step.scheduled[name] - len(drafts) - 1
+            tokens = np.array([step.table[place, newest], *drafts], np.int32)
+            path = np.arange(len(new) - 1, dtype=np.int32)
+            to(request, Answers.of(tokens, None, path, ids[rows], logprobs[rows]))
+    if at != len(ids):
+        message = f"{at} rows were to be drawn from, and vLLM had logits of {len(ids)}"
+        raise ValueError(message)
 
 
 def _stacked(step: Step, traits: MethodTraits) -> Tensor | None:

@@ -1,0 +1,54 @@
+"""What does not fit together in a configuration of `token_recycling`, its files included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specdec_core.context import MethodContext
+from specdec_core.errors import SpecdecError
+from specdec_core.sources import Problem
+from specdec_plugin_token_recycling.options import RecyclingOptions
+from specdec_plugin_token_recycling.table_file import read
+
+
+def problems_of(ctx: MethodContext[RecyclingOptions]) -> list[Problem]:
+    """Return what is wrong with the template and with the files."""
+    return [*_template_problems(ctx.options), *_file_problems(ctx.options, ctx.target.vocab_size)]
+
+
+def _template_problems(options: RecyclingOptions) -> list[Problem]:
+    if options.template is None:
+        return []
+    if options.tree != "static":
+        message = f"a template is a static tree, and tree is {options.tree!r}"
+        return [Problem(key="template", message=message, next_step='set "tree": "static", or leave template out')]
+    highest = max(max(path) for path in options.template)
+    if highest < options.candidates:
+        return []
+    message = f"it has the rank {highest}, and of each id the ranks 0..{options.candidates - 1} are kept"
+    return [Problem(key="template", message=message, next_step=f"set candidates to {highest + 1}")]
+
+
+def _file_problems(options: RecyclingOptions, vocab_size: int) -> list[Problem]:
+    files = {"load_cache": options.load_cache, "save_cache": options.save_cache}
+    if not options.shared:
+        message = "shared is false, so nothing is kept that a file could hold"
+        given = [key for key, file in files.items() if file is not None]
+        return [Problem(key=key, message=message, next_step="leave one of the two out") for key in given]
+    problems = []
+    if options.load_cache is not None:
+        try:
+            largest = read(options.load_cache).vocabulary - 1
+        except SpecdecError as error:
+            problems.append(Problem(key="load_cache", message=str(error)))
+        else:
+            if largest >= vocab_size:
+                message = (
+                    f"{options.load_cache} has the id {largest}, and the target's vocabulary is 0..{vocab_size - 1}"
+                )
+                next_step = "give a file that was written with the same tokenizer"
+                problems.append(Problem(key="load_cache", message=message, next_step=next_step))
+    if options.save_cache is not None and not Path(options.save_cache).absolute().parent.is_dir():
+        message = f"{options.save_cache} is in a folder that does not exist"
+        problems.append(Problem(key="save_cache", message=message, next_step="make the folder first"))
+    return problems

@@ -1,0 +1,127 @@
+"""The proposer `token_recycling`: keeps tables up to date with what a host shows, and drafts from them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specdec_core.draft import Draft
+from specdec_core.errors import SpecdecError
+from specdec_plugin_token_recycling import table_file
+from specdec_plugin_token_recycling.templates import template_of
+
+if TYPE_CHECKING:
+    from specdec_core.draft import BatchView, FinishReason, RequestView, VerifiedRows
+    from specdec_plugin_token_recycling.options import RecyclingOptions
+    from specdec_plugin_token_recycling.table import MakeTable, Table
+
+
+class RecyclingProposer:
+    """Token recycling (arXiv 2408.08696): for each id, the ids that the target last found likely after it.
+
+    Every verified row refreshes its id, rejected drafts included. A step costs O(rows) to learn, and
+    O(nodes^2) to draft.
+    """
+
+    def __init__(self, options: RecyclingOptions, vocab_size: int, k: int, make: MakeTable) -> None:
+        """Make the tables; raises SpecdecError if `load_cache` cannot be read."""
+        self._options = options
+        self._vocab_size = vocab_size
+        self._make = make
+        self._tree = options.tree != "chain"
+        self._template = template_of(options.tree, options.template, k, options.candidates)
+        self._tables: OrderedDict[str, Table] = OrderedDict()  # by namespace, the latest to be used last
+        self._running: dict[str, tuple[str, Table]] = {}  # namespace and table of each request
+        self._digest = b""
+        if options.load_cache is not None:
+            self._load(options.load_cache)
+
+    def start(self, request: RequestView) -> None:
+        """Find the request's table; a request of that id that was not finished is forgotten first."""
+        if not self._options.shared:
+            self._running[request.id] = "", self._make(self._vocab_size, self._options.candidates)
+            return
+        namespace = "" if request.extra is None else request.extra.namespace
+        table = self._tables.get(namespace)
+        if table is None:
+            table = self._tables[namespace] = self._make(self._vocab_size, self._options.candidates)
+        self._tables.move_to_end(namespace)
+        self._running[request.id] = namespace, table
+        self._forget_the_oldest()
+
+    def propose(self, batch: BatchView) -> Draft:
+        """Learn from the last step, and return one tree or chain a row, with each id's probability."""
+        tables = [self._of(request.id) for request in batch.requests]
+        if batch.verified is not None:
+            self._learn(batch.verified, tables)
+        limits = batch.max_draft.tolist()
+        out = np.empty((2, sum(limits)), np.int32)
+        confidence = np.empty(out.shape[1], np.float32)
+        lengths, total, template, least = list[int](), 0, self._template, self._options.min_token_prob
+        for request, table, limit in zip(batch.requests, tables, limits, strict=True):
+            count = 0
+            if limit:
+                newest = int(request.tokens[-1])
+                if template is None:
+                    count = table.grow(newest, limit, least, out, confidence, total)
+                else:
+                    count = table.unfold(newest, limit, template, out, confidence, total)
+            lengths.append(count)
+            total += count
+        parents = out[1, :total] if self._tree else None
+        return Draft(lengths=lengths, tokens=out[0, :total], parents=parents, confidence=confidence[:total])
+
+    def finish(self, request: RequestView, reason: FinishReason) -> None:
+        """Forget a request; what was learnt of it stays in its namespace."""
+        if self._running.pop(request.id, None) is not None:
+            self._forget_the_oldest()
+
+    def close(self) -> None:
+        """Write the file of candidates, if one is to be written; raises SpecdecError if that fails."""
+        self._running.clear()
+        if self._options.save_cache is not None:
+            contents = {name: table.contents() for name, table in self._tables.items()}
+            table_file.write(self._options.save_cache, self._options.candidates, contents)
+        self._tables.clear()
+
+    def memory_digest(self) -> bytes:
+        """Return a digest of the file that was loaded; see `specdec_core.protocols.Remembers`."""
+        return self._digest
+
+    def memory_bytes(self) -> int:
+        """Return the bytes held by all tables."""
+        tables = {id(table): table for _, table in self._running.values()}
+        tables.update((id(table), table) for table in self._tables.values())
+        return sum(table.memory_bytes() for table in tables.values())
+
+    def _learn(self, rows: VerifiedRows, tables: list[Table]) -> None:
+        ends = np.searchsorted(rows.request, np.arange(len(tables) + 1)).tolist()
+        for table, start, end in zip(tables, ends, ends[1:], strict=False):
+            if start < end:
+                own = slice(start, end)
+                table.learn(rows.tokens[own], rows.accepted[own], rows.top_ids[own], rows.top_logprobs[own])
+
+    def _forget_the_oldest(self) -> None:
+        """Drop namespaces in which no request runs, the longest unused first, while there are too many."""
+        surplus = len(self._tables) - self._options.max_namespaces
+        if surplus > 0:
+            used = {namespace for namespace, _ in self._running.values()}
+            for namespace in [name for name in self._tables if name not in used][:surplus]:
+                del self._tables[namespace]
+
+    def _load(self, path: str) -> None:
+        kept = table_file.read(path)
+        n = self._options.candidates
+        for namespace, (ids, top, logprobs) in kept.tables.items():
+            table = self._tables[namespace] = self._make(self._vocab_size, n)
+            table.learn(ids, np.zeros(len(ids), np.bool_), top, logprobs)
+        self._digest = kept.digest
+
+    def _of(self, request_id: str) -> Table:
+        known = self._running.get(request_id)
+        if known is None:
+            message = f"token_recycling: request {request_id!r} is not known; call start(request) before propose(batch)"
+            raise SpecdecError(message)
+        return known[1]

@@ -1,0 +1,63 @@
+"""Token recycling in plain Python, from arXiv 2408.08696 and docs/token_recycling.md alone; float64, no arrays."""
+
+from __future__ import annotations
+
+import math
+
+
+class Oracle:
+    """For each id the candidates that the target last showed after it, [(id, log-probability)], best first."""
+
+    def __init__(self, vocabulary: int, n: int) -> None:
+        self.vocabulary, self.n = vocabulary, n
+        self.rows: dict[int, list[tuple[int, float]]] = {}
+
+    def learn(self, tokens, accepted, top_ids, top_logprobs):
+        """Take in the rows of one request: all in order, then those of the text again, so that they win."""
+        order = [*range(len(tokens)), *(i for i in range(len(tokens)) if accepted[i])]
+        for i in order:
+            if not 0 <= tokens[i] < self.vocabulary:
+                continue
+            row = []
+            for token, logprob in zip(top_ids[i], top_logprobs[i], strict=True):
+                if not 0 <= token < self.vocabulary or not math.isfinite(logprob):
+                    break
+                row.append((int(token), float(logprob)))
+            if row:
+                self.rows[int(tokens[i])] = row[: self.n]
+
+    def static(self, newest, paths, most):
+        """Unfold paths of ranks, each behind its beginning, up to `most` nodes; what is unknown is left out."""
+        found = {(): (newest, -1, 0.0)}
+        nodes = []
+        for path in paths:
+            if len(nodes) == most:
+                break
+            if path[:-1] not in found:
+                continue
+            token, place, score = found[path[:-1]]
+            row = self.rows.get(token, [])
+            if path[-1] < len(row):
+                child, logprob = row[path[-1]]
+                found[path] = (child, len(nodes), score + logprob)
+                nodes.append((child, place, math.exp(score + logprob)))
+        return nodes
+
+    def dynamic(self, newest, most, least=0.0):
+        """The likeliest node comes next; of equals the one of the parent that was made first."""
+        nodes: list[tuple[int, int, float]] = []
+        made = [(newest, 0.0)]
+        used: set[tuple[int, int]] = set()
+        while len(nodes) < most:
+            best = None
+            for place, (token, score) in enumerate(made):
+                for rank, (child, logprob) in enumerate(self.rows.get(token, [])):
+                    if (place, rank) not in used and (best is None or score + logprob > best[0]):
+                        best = (score + logprob, place, rank, child)
+            if best is None or math.exp(best[0]) < least:
+                break
+            score, place, rank, child = best
+            used.add((place, rank))
+            nodes.append((child, place - 1, math.exp(score)))
+            made.append((child, score))
+        return nodes
