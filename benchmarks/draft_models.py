@@ -114,7 +114,13 @@ class Arms:
     def __init__(self, folder: str, max_tokens: int, k: int) -> None:
         """Load the target once for each library."""
         self.max_tokens, self.k = max_tokens, k
-        self.plain = LLM(folder, max_num_seqs=1, max_model_len=2048, disable_log_stats=True)
+        self._shared: dict[str, Any] = {
+            "max_num_seqs": 1,
+            "max_model_len": 2048,
+            "disable_log_stats": True,
+            "enable_prefix_caching": False,  # every arm's time has the whole pass of every prompt in it
+        }
+        self.plain = LLM(folder, **self._shared)
         self._theirs = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.bfloat16, trust_remote_code=False
         )
@@ -124,8 +130,8 @@ class Arms:
     def ours(self, name: str, model: str, **keys: Any) -> None:
         """Add an arm of ours."""
         config = {"method": "draft_model", "model": model, "num_speculative_tokens": self.k, **keys}
-        shared = {"hf_model": self.plain.model, "tokenizer": self.plain.tokenizer, "disable_log_stats": True}
-        self.engines[name] = LLM(speculative_config=config, max_num_seqs=1, max_model_len=2048, **shared)
+        loaded = {"hf_model": self.plain.model, "tokenizer": self.plain.tokenizer}
+        self.engines[name] = LLM(speculative_config=config, **loaded, **self._shared)
         self.functions[name] = self._ours(self.engines[name])
 
     def theirs(self, name: str, model: str, *, universal: bool = False, same_k: bool = False) -> None:

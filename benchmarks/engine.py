@@ -144,13 +144,15 @@ def arms(
     """Return a function for each arm from prompt ids to output ids, and the tokenizer."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, trust_remote_code=False)
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
-    plain = LLM(folder)
+    # Prompts come again in every repeat, and in each their whole pass is timed.
+    plain = LLM(folder, enable_prefix_caching=False)
     ngram = LLM(
         folder,
         {**NGRAM, "observers": ["steps"]},
         hf_model=plain.model,
         tokenizer=plain.tokenizer,
         plugins={"steps": steps},
+        enable_prefix_caching=False,
     )
 
     def theirs(**lookup: int) -> Callable[[list[int]], list[int]]:
@@ -180,7 +182,7 @@ def arms(
         OURS_NGRAM: ours(ngram),
     }
     if suffix is not None:
-        llm = LLM(folder, suffix, hf_model=plain.model, tokenizer=plain.tokenizer)
+        llm = LLM(folder, suffix, hf_model=plain.model, tokenizer=plain.tokenizer, enable_prefix_caching=False)
         functions[OURS_SUFFIX] = Suffix(llm, max_tokens)
     return functions, plain
 

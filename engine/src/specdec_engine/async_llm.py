@@ -91,6 +91,10 @@ class AsyncLLM:
         """Return what the engine held when it was last measured."""
         return self._llm.get_state()
 
+    async def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forget what earlier requests have left, between two steps; as `LLM.reset_prefix_cache`."""
+        return await asyncio.to_thread(self._llm.reset_prefix_cache, reset_running_requests, reset_connector)
+
     async def get_tokenizer(self) -> Any:
         """Return the tokenizer in use, None without one."""
         return self._llm.tokenizer

@@ -34,7 +34,8 @@ from specdec_engine.decoding.step import Stepper
 from specdec_engine.decoding.target import Target
 from specdec_engine.engine import Engine
 from specdec_engine.loading import Found, Limits, Wanted, find_target, target_info
-from specdec_engine.memory.kv_plan import draft_bytes, plan, replan
+from specdec_engine.memory.kv_plan import draft_bytes, kept_row_bytes, plan, replan
+from specdec_engine.memory.prefix_cache import PrefixCache
 from specdec_engine.reporting.stats import EngineStats
 from specdec_engine.requests.request import Request
 from specdec_engine.requests.stopping import StopRules
@@ -73,6 +74,7 @@ class EngineOptions:
     logprobs_mode: str
     log_stats: bool
     fused: bool = True
+    prefix_caching: bool = True
 
 
 def build_engine(options: EngineOptions) -> Engine:
@@ -102,6 +104,8 @@ def build_engine(options: EngineOptions) -> Engine:
         bytes_per_token = probe(target.flat)
         if options.fused:
             fuse(target.flat)
+        if options.prefix_caching:
+            bytes_per_token += kept_row_bytes(resolved, target.info, target.dtype)
         target.set_budget(_planned(options.limits, target, resolved, bytes_per_token, registry.kernels))
         keys, speculation, reports = NoiseKeys.of(options.seed, None, None), None, None
         if resolved is not None:
@@ -126,9 +130,10 @@ def _checked(options: EngineOptions) -> tuple[str | torch.dtype, Registry]:
     if options.trust_remote_code not in (True, False):
         message = f"trust_remote_code={options.trust_remote_code!r}: expected True or False"
         raise TargetError(message)
-    if options.fused not in (True, False):
-        message = f"fused={options.fused!r}: expected True or False"
-        raise TargetError(message)
+    for name, given in (("fused", options.fused), ("enable_prefix_caching", options.prefix_caching)):
+        if given not in (True, False):
+            message = f"{name}={given!r}: expected True or False"
+            raise TargetError(message)
     dtype = resolve_dtype(options.dtype)
     return dtype, Registry(Catalog.discover().with_local(options.plugins), strict=options.strict)
 
@@ -172,7 +177,9 @@ def _compose(
     rules = StopRules(eos_ids(target.model, target.tokenizer), min(target.info.max_model_len, target.arena.num_tokens))
     kernels = registry.kernels
     sampler = Sampler(kernels.get("race", target.device), kernels.get("truncate", target.device))
-    scheduler = Scheduler(target, options.limits.max_num_seqs, preempted)
+    all_rows = resolved is not None and resolved.traits.rows == "all"
+    prefix = PrefixCache(target, enabled=options.prefix_caching, keeps_rows=all_rows)
+    scheduler = Scheduler(target, prefix, options.limits.max_num_seqs, preempted)
     logprobs = LogprobReader(options.logprobs_mode, target.tokenizer)
     metrics = SpecMetrics() if reports is None else reports.metrics
     stepper = Stepper(target, scheduler, sampler, rules, logprobs, speculation)

@@ -123,6 +123,13 @@ class Engine:
                 traits = self.resolved.traits
                 self.target.tap(hidden=traits.hidden, aux_layers=traits.aux_layers)
 
+    def reset_prefix_cache(self, *, running: bool) -> None:
+        """Forget what requests have left in the KV arena; with `running`, preempt those that run as well."""
+        with self.target.lock:
+            self.scheduler.prefix.reset()
+            if running:
+                self.scheduler.preempt_all()
+
     def close(self) -> None:
         """Abort what runs and let weights and caches go; a second time is a no-op."""
         with self.target.lock:
@@ -148,6 +155,9 @@ class Engine:
             kv_pages_in_use=arena.pages_in_use,
             kv_bytes=arena.memory_bytes(),
             draft_bytes=None if self.runner is None else self.runner.memory_bytes(),
+            kv_pages_published=arena.pages_published,
+            prefix_cache_queries=self.scheduler.prefix.queries,
+            prefix_cache_hits=self.scheduler.prefix.hits,
         )
 
     def _require_idle(self, call: str) -> None:

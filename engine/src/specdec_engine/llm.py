@@ -60,6 +60,8 @@ class LLM(VllmMethods):
                          draft model has a key of its own for this in `speculative_config`
     fused                on a CPU, run the layers in one pass of compiled code where the model is made of blocks that it
                          knows; False: always run the model's modules
+    enable_prefix_caching  a request takes over the longest committed prefix of its ids that is still in the KV arena;
+                         None is True
     disable_log_stats    say nothing; else the logger `specdec_engine` gets two lines (INFO) for ten seconds of work
 
     Other arguments of vLLM's `LLM` are honoured, accepted where they are already the default here, or refused with the
@@ -93,6 +95,7 @@ class LLM(VllmMethods):
         chat_template: str | PathLike[str] | None = None,
         trust_remote_code: bool = False,
         fused: bool = True,
+        enable_prefix_caching: bool | None = None,
         **others: Any,
     ) -> None:
         """Load everything and check it."""
@@ -127,6 +130,7 @@ class LLM(VllmMethods):
             logprobs_mode=logprobs_mode,
             log_stats=not disable_log_stats,
             fused=fused,
+            prefix_caching=True if enable_prefix_caching is None else enable_prefix_caching,
         )
         self._engine = build_engine(options)
         self.tokenizer = self._engine.target.tokenizer
@@ -215,6 +219,15 @@ class LLM(VllmMethods):
     def resume(self, kv_cache_tokens: int) -> None:
         """Go on after `pause`, with a KV arena for that many positions."""
         self._engine.resume(kv_cache_tokens)
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forget what earlier requests have left; to be called when weights were changed. Returns True.
+
+        Requests that run keep their pages and share no more of them; with `reset_running_requests` they are preempted,
+        and run their known ids again. `reset_connector` is vLLM's; there is no connector here.
+        """
+        self._engine.reset_prefix_cache(running=reset_running_requests)
+        return True
 
     def get_metrics(self) -> SpecMetrics:
         """Return the speculation counters of this engine since it was made."""

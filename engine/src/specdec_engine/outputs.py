@@ -57,6 +57,7 @@ class RequestOutput:
 
     `metrics` sums the speculation figures of all samples; the first id of a sample comes with the prompt's pass and is
     no step. `prompt_logprobs` has one entry an id of the prompt, None for the first; it is None if not asked for.
+    `num_cached_tokens` is how many ids of the prompt did not run for the first sample: earlier requests had run them.
     """
 
     request_id: str
@@ -66,3 +67,4 @@ class RequestOutput:
     finished: bool
     metrics: SpecMetrics
     prompt_logprobs: list[Logprobs | None] | None = None
+    num_cached_tokens: int = 0

@@ -205,7 +205,7 @@ def test_a_tree_that_the_arena_has_no_rows_for_is_cut_and_the_request_goes_on() 
 def keys_and_values(llm: LLM, request: Request) -> list[torch.Tensor]:
     """What the arena holds of a request's run positions, layer by layer."""
     arena = llm._engine.target.arena
-    slots = torch.from_numpy(arena.slots(request.segment, 0, request.run_len).astype(np.int64))
+    slots = torch.from_numpy(arena.slots(request.segment, 0, request.run_len, written=False).astype(np.int64))
     pages = [pages for _, layer in sorted(arena._layers.items()) for pages in layer]
     return [p[slots // arena.page_size, :, slots % arena.page_size].clone() for p in pages]
 

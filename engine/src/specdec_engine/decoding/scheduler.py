@@ -10,6 +10,7 @@ import numpy as np
 from specdec_core.draft import Draft
 from specdec_engine.decoding import trees
 from specdec_engine.decoding.target import Target
+from specdec_engine.memory.prefix_cache import PrefixCache
 from specdec_engine.requests.request import Request
 from specdec_engine.requests.scheduled_rows import ScheduledRows
 
@@ -19,12 +20,16 @@ class Scheduler:
 
     Decode rows go first. One prompt chunk budget a step is shared by the requests that still have known ids to run,
     so long prompts do not hold up running requests. When pages run out, the youngest request gives its pages back,
-    waits in front of the queue, and later runs its known ids again.
+    waits in front of the queue, and later runs its known ids again. A request does not run what it can take over from
+    another one, and waits a step where an earlier one is about to run the same page.
     """
 
-    def __init__(self, target: Target, max_num_seqs: int, on_preempt: Callable[[Request], None]) -> None:
+    def __init__(
+        self, target: Target, prefix: PrefixCache, max_num_seqs: int, on_preempt: Callable[[Request], None]
+    ) -> None:
         """`on_preempt` is told of a request before its state is dropped."""
         self._target = target
+        self.prefix = prefix
         self._max_num_seqs = max_num_seqs
         self._on_preempt = on_preempt
         self.waiting: deque[Request] = deque()
@@ -39,9 +44,12 @@ class Scheduler:
         """Move waiting requests to the running ones while their known ids and one step of drafts fit."""
         arena = self._target.arena
         while self.waiting and len(self.running) < self._max_num_seqs:
-            need = min(len(self.waiting[0]) + num_draft + 1, arena.num_tokens)
-            if not arena.reserve(self.waiting[0].segment, need):
+            request = self.waiting[0]
+            taken = self.prefix.take(request)
+            if not arena.reserve(request.segment, min(len(request) + num_draft + 1, arena.num_tokens)):
+                self._give_back(request)
                 break
+            self.prefix.count(request, len(request), taken)
             self.running.append(self.waiting.popleft())
         self.running.sort(key=lambda request: request.arrival)
 
@@ -75,8 +83,12 @@ class Scheduler:
         budget = self._target.prefill_chunk_size
         width = self._target.decode_width
         items: list[ScheduledRows] = []
+        coming: set[bytes] = set()
         for request in self.running:
             if request.newest_known:
+                continue
+            self.prefix.count(request, 0, self.prefix.take(request))
+            if self.prefix.waits(request, coming):
                 continue
             if width is not None and request.run_len >= request.prompt_len:
                 # Emitted ids run again in decode forwards: rows of another width would round differently.
@@ -89,6 +101,7 @@ class Scheduler:
             ids = request.tokens[request.run_len : end]
             wants = int(end == len(request) and not request.only_scored)
             items.append(ScheduledRows(request, request.run_len, ids, prompt, wants=wants))
+            coming.update(self.prefix.coming(request, end))
         return items
 
     def _fit(self, items: list[ScheduledRows]) -> list[ScheduledRows]:
@@ -101,10 +114,19 @@ class Scheduler:
                 fitting = [other for other in fitting if other.request is not victim]
         return fitting
 
+    def preempt_all(self) -> None:
+        """Let every running request run its known ids again."""
+        while self.running:
+            self._preempt(self.running[-1])
+
     def _preempt(self, request: Request) -> None:
         self._on_preempt(request)
         self.preemptions += 1
-        self._target.arena.release(request.segment)
+        request.preemptions += 1
+        self._give_back(request)
         self.running.remove(request)
-        request.run_len = 0
         self.waiting.appendleft(request)
+
+    def _give_back(self, request: Request) -> None:
+        self._target.arena.release(request.segment)
+        request.run_len = request.taken = 0

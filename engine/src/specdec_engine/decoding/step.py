@@ -75,6 +75,7 @@ class Stepper:
         """Take the parts of an engine."""
         self._target = target
         self._scheduler = scheduler
+        self._prefix = scheduler.prefix
         self._sampler = sampler
         self._rules = rules
         self._logprobs = logprobs
@@ -147,12 +148,19 @@ class Stepper:
         self._target.arena.keep(
             (item.request.segment, item.start + 1, item.accepted) for item in step.items if item.parents is not None
         )
+        self._prefix.keep_rows(step.items, step.out)
         at = 0
         for item in step.items:
-            committed = item.committed
+            request, committed = item.request, item.committed
             if self.speculation is not None:
+                if request.taken and self.speculation.runner.wants_rows:
+                    first = item.start - request.taken
+                    states = self._prefix.rows_of(request, first, request.taken)
+                    self.speculation.runner.commit(request, first, request.taken, *states)
                 self.speculation.commit(item, committed, step.out, at)
-            item.request.run_len = item.start + len(committed)
+            request.run_len, request.taken = item.start + len(committed), 0
+            if not item.wants:
+                self._prefix.publish(request)
             at += len(item.ids)
         logits = step.logits if self._logprobs.processed else step.out.logits
         for item in step.drawn.items:
@@ -171,6 +179,7 @@ class Stepper:
         item.kept, reason, stop_reason = self._rules.cut(request, item.emitted)
         emitted = item.emitted[: item.kept]
         request.append(emitted)
+        self._prefix.publish(request)
         self._sampler.commit(request, emitted)
         if not item.prompt:
             request.metrics.add_row(

@@ -33,7 +33,7 @@ def plan(
 
     wanted           what the caller set; None: from free memory
     most             positions that all requests could ever hold
-    bytes_per_token  of the target's keys and values over all layers
+    bytes_per_token  of the target's keys and values over all layers, and of what is kept beside them
     coming           weights of a drafter that is still to be loaded
     utilization      the share of a GPU's memory that may be in use at all; None: no bound
 
@@ -112,6 +112,14 @@ def device_room(device: torch.device) -> Room:
     if device.type == "cuda":
         return Room(free=int(torch.cuda.mem_get_info(device)[0]), bound=f"the memory of {device}")
     return host_room()
+
+
+def kept_row_bytes(resolved: ResolvedConfig | None, info: TargetInfo, dtype: torch.dtype) -> int:
+    """Return the bytes for each position of the states that are kept so that prefix reuse leaves a proposer no gap."""
+    if resolved is None or resolved.traits.rows != "all":
+        return 0
+    states = int(resolved.traits.hidden) + len(resolved.traits.aux_layers)
+    return states * info.hidden_size * dtype.itemsize
 
 
 def draft_bytes(resolved: ResolvedConfig | None, info: TargetInfo, *, copied: bool) -> int:

@@ -51,6 +51,10 @@ COUNTERS_PER_POS: Final = (
     ("specdec:spec_decode_num_draft_tokens_per_pos", "drafted_per_pos", "Verified tokens by draft position."),
 )
 # Name, attribute of `EngineState`, description.
+STATE_COUNTERS: Final = (
+    ("vllm:prefix_cache_queries", "prefix_cache_queries", "Ids of requests that looked for a prefix of theirs."),
+    ("vllm:prefix_cache_hits", "prefix_cache_hits", "Those of them that were taken over from earlier requests."),
+)
 GAUGES: Final = (
     ("vllm:num_requests_running", "running", "Requests that run."),
     ("vllm:num_requests_waiting", "waiting", "Requests that wait."),
@@ -102,6 +106,11 @@ class EngineCollector(Collector):
         for _, metrics, labels in counting:
             gauge.add_metric(labels, metrics.lossy)
         yield gauge
+        for name, attribute, text in STATE_COUNTERS:
+            counter = CounterMetricFamily(name, text, labels=LABELS)
+            for llm, labels in engines:
+                counter.add_metric(labels, getattr(llm.get_state(), attribute))
+            yield counter
         for name, attribute, text in GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=LABELS)
             for llm, labels in engines:

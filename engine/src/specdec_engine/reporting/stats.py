@@ -26,6 +26,9 @@ class EngineState:
     kv_pages, kv_pages_in_use pages of the KV arena, in all and held by requests
     kv_bytes                  bytes of the KV arena as allocated, 0 before the first forward
     draft_bytes               bytes of the proposer's indexes and caches; None if it does not tell, or without one
+    kv_pages_published        pages that a later request may take over, held by requests now or not
+    prefix_cache_queries, prefix_cache_hits  ids of the requests that looked for a prefix of theirs, and how many of
+                              them were taken over, since the engine was made
     """
 
     running: int
@@ -34,6 +37,9 @@ class EngineState:
     kv_pages_in_use: int
     kv_bytes: int
     draft_bytes: int | None
+    kv_pages_published: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
 
     @property
     def kv_usage(self) -> float:
@@ -42,11 +48,13 @@ class EngineState:
 
     def line(self) -> str:
         """Return the log line."""
+        rate = 100 * self.prefix_cache_hits / max(self.prefix_cache_queries, 1)
+        reused = f", Prefix cache hit rate: {rate:.1f}%" if self.prefix_cache_queries else ""
         drafter = "" if self.draft_bytes is None else f", Drafter memory: {self.draft_bytes / MIB:.1f} MiB"
         return (
             f"Engine: Running: {self.running} reqs, Waiting: {self.waiting} reqs, "
             f"KV cache usage: {100 * self.kv_usage:.1f}% ({self.kv_pages_in_use} of {self.kv_pages} pages, "
-            f"{self.kv_bytes / MIB:.1f} MiB allocated){drafter}"
+            f"{self.kv_bytes / MIB:.1f} MiB allocated){reused}{drafter}"
         )
 
 

@@ -52,6 +52,7 @@ class Group:
             finished=self.finished,
             metrics=metrics,
             prompt_logprobs=None if scored is None else list(scored),
+            num_cached_tokens=self.requests[0].num_cached_tokens,
         )
 
 

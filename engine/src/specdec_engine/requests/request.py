@@ -9,6 +9,7 @@ from specdec_core.draft import IntArray
 from specdec_core.host.handed import HandedRequest, KnownIds
 from specdec_core.metrics import SpecMetrics
 from specdec_engine.outputs import Logprobs, StopKind
+from specdec_engine.requests.page_keys import PageKeys
 from specdec_engine.sampling_params import SamplingParams
 from specdec_engine.text.stream import TextStream
 from specdec_nn.cache.arena import Segment
@@ -17,8 +18,8 @@ from specdec_nn.cache.arena import Segment
 class Request:
     """One sample of a prompt; `view` is the `RequestView` that proposers see.
 
-    `run_len` positions have been run by the target and kept. After the prompt, exactly one known id (the newest) has
-    not been run, unless the request comes back from a preemption.
+    `run_len` positions have been run by the target and kept, or taken over from another request. After the prompt,
+    exactly one known id (the newest) has not been run, unless the request comes back from a preemption.
     """
 
     def __init__(
@@ -41,6 +42,10 @@ class Request:
         self.arrival = arrival
         self.run_len = 0
         self.segment = Segment()
+        self.page_keys = PageKeys()
+        self.taken = 0  # positions before run_len that were taken over since the request last ran
+        self.num_cached_tokens = 0  # positions taken over before any preemption
+        self.preemptions = 0
         self.metrics = SpecMetrics()
         self.finish_reason: StopKind | None = None
         self.stop_reason: int | str | None = None

@@ -74,6 +74,7 @@ _HONOURED: Final[dict[str, Argument]] = {
         "on a GPU, a bound on the memory in use: the KV arena takes a share of what is free after loading, but never "
         "more than this leaves. On a CPU it has no effect"
     ),
+    "enable_prefix_caching": Honoured("on unless it is False; see [engine.md](engine.md#prefix-reuse)"),
     "disable_log_stats": Honoured("no lines in the log while it works (off here; in vLLM's `LLM` it is on)"),
     "logprobs_mode": Honoured("what `logprobs` gives"),
     "speculative_config": Honoured("the same keys, see [configuration.md](configuration.md)"),
@@ -154,8 +155,11 @@ _TASK: Final = (
     | _refused("one id after the other is generated here", diffusion_config=None)
 )
 _CACHE: Final = (
-    _refused("there is no prefix cache", enable_prefix_caching=(None, False), prefix_match_unit=None)
-    | _no_effect("there is no prefix cache", "prefix_caching_hash_algo prefix_cache_retention_interval")
+    _refused("pages of ids are what a prefix is matched by", prefix_match_unit=None)
+    | _no_effect(
+        "the prefix cache holds what the KV arena has room for, under digests of its own",
+        "prefix_caching_hash_algo prefix_cache_retention_interval",
+    )
     | _refused("the KV cache has the dtype of the model", kv_cache_dtype="auto", kv_cache_dtype_skip_layers=[])
     | _refused("pages have a fixed size", "leave it out; kv_cache_tokens says how many positions", block_size=None)
     | _refused("the KV arena is sized otherwise", "give kv_cache_tokens", num_gpu_blocks_override=None)
@@ -297,8 +301,13 @@ METHODS: Final[MappingProxyType[str, Method]] = MappingProxyType(
         "get_default_sampling_params": Honoured("`SamplingParams()`"),
         "get_metrics": Honoured("the figures of speculation as one `SpecMetrics`, not vLLM's list"),
         "get_world_size": Honoured("1"),
-        "apply_model": Honoured("a list with what the function returns for the transformers model"),
-        "reset_prefix_cache": Honoured("True: there is none, so nothing is left in it"),
+        "apply_model": Honoured(
+            "a list with what the function returns for the transformers model; the prefix cache is empty afterwards"
+        ),
+        "reset_prefix_cache": Honoured(
+            "True: nothing of earlier requests is taken over from then on. Requests that run keep their pages and "
+            "share no more of them; with `reset_running_requests` they run their ids again"
+        ),
         "reset_mm_cache": Honoured("nothing: there is none"),
         "from_engine_args": Missing("pass the arguments to LLM"),
         "enqueue": Missing("use `start`, whose run is stepped by the caller, or `stream`"),

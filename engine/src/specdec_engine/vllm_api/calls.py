@@ -90,12 +90,14 @@ def check_call(method: str, others: Mapping[str, Any]) -> None:
 class VllmMethods:
     """Methods that vLLM's `LLM` has and the engine answers from what it is; others raise AttributeError that says why.
 
-    The host class has `tokenizer`, `model`, `generate`, and in `chat_template` the template that its caller chose.
+    The host class has `tokenizer`, `model`, `generate`, `reset_prefix_cache`, and in `chat_template` the template that
+    its caller chose.
     """
 
     tokenizer: Any
     chat_template: str | None
     generate: Callable[..., list[RequestOutput]]
+    reset_prefix_cache: Callable[..., bool]
 
     @property
     def model(self) -> nn.Module:
@@ -155,12 +157,11 @@ class VllmMethods:
         return 1
 
     def apply_model(self, func: Callable[[nn.Module], Answer]) -> list[Answer]:
-        """Return what a function returns for the transformers model, as a list of one."""
-        return [func(self.model)]
-
-    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
-        """Return True: there is no prefix cache, so nothing of earlier requests is left in it."""
-        return True
+        """Return what a function returns for the transformers model, as a list of one; the prefix cache is emptied."""
+        try:
+            return [func(self.model)]
+        finally:
+            self.reset_prefix_cache()
 
     def reset_mm_cache(self) -> None:
         """Do nothing: there is no cache of other inputs than text."""

@@ -5,11 +5,16 @@ Page p of a layer holds `page_size` consecutive rows of one request: keys [Hkv, 
 is committed stands in order of position; the nodes of a token tree stand behind it, in their own order.
 Rejecting drafts is a matter of a smaller length; nothing is erased, since rows are written before they are read.
 Accepting a path of a tree moves its rows together.
+
+Pages that are full and committed may be published under a key. Other segments can then take them over, and they stay
+findable after their last segment has gone, until their room is needed: the one that was given back first goes first.
+Published pages are never written, so that nothing has to be copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,9 +31,13 @@ PAGE_SIZE = 32
 
 @dataclass(slots=True)
 class Segment:
-    """The pages of one request, in order of its rows; empty until something is reserved."""
+    """The pages of one request, in order of its rows; empty until something is reserved.
+
+    fixed  how many of the first pages are published or taken over; their rows are read only
+    """
 
     pages: list[int] = field(default_factory=list)
+    fixed: int = 0
 
 
 class KVArena:
@@ -50,6 +59,11 @@ class KVArena:
         self.device = device
         self._compact = compact
         self._free = list(range(self.num_pages - 1, -1, -1))
+        self._holders = [0] * self.num_pages  # segments that hold a page
+        self._keys: dict[int, bytes] = {}  # of published pages
+        self._published: dict[bytes, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()  # published pages that nobody holds, next to go first
+        self._beside: dict[str, Tensor] = {}
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
         self._plans: dict[Any, Any] = {}  # of `compact`, as long as no layer is added
 
@@ -60,25 +74,94 @@ class KVArena:
 
     @property
     def pages_in_use(self) -> int:
-        """Pages that segments hold."""
-        return self.num_pages - len(self._free)
+        """Pages that segments hold; published ones that nobody holds are as good as free."""
+        return self.num_pages - len(self._free) - len(self._idle)
+
+    @property
+    def pages_published(self) -> int:
+        """Pages that can be taken over."""
+        return len(self._published)
 
     def reserve(self, segment: Segment, num_tokens: int) -> bool:
         """Make the segment hold rows 0 .. num_tokens - 1; on False nothing has changed."""
         missing = -(-num_tokens // self.page_size) - len(segment.pages)
-        if missing > len(self._free):
+        if missing > len(self._free) + len(self._idle):
             return False
         for _ in range(missing):
-            segment.pages.append(self._free.pop())
+            page = self._free.pop() if self._free else self._evicted()
+            self._holders[page] = 1
+            segment.pages.append(page)
         return True
 
     def release(self, segment: Segment) -> None:
-        """Give all pages of the segment back."""
-        self._free.extend(reversed(segment.pages))
+        """Give all pages of the segment back. Published ones stay findable, the first ones for longest."""
+        for page in reversed(segment.pages):
+            self._let_go(page)
         segment.pages.clear()
+        segment.fixed = 0
 
-    def slots(self, segment: Segment, start: int, count: int) -> npt.NDArray[np.int32]:
-        """Return the flat slots of rows start .. start + count - 1, [count] int32."""
+    def publish(self, segment: Segment, keys: Sequence[bytes]) -> None:
+        """Let others find the segment's first len(keys) pages, whose rows are all committed, under their keys.
+
+        Where a key is known already, the segment keeps its own page and the known one stays.
+        """
+        for page, key in zip(segment.pages[segment.fixed : len(keys)], keys[segment.fixed :], strict=True):
+            if key not in self._published:
+                self._published[key] = page
+                self._keys[page] = key
+        segment.fixed = max(segment.fixed, len(keys))
+
+    def find(self, keys: Iterable[bytes]) -> int:
+        """Return how many of the keys, from the first one on, are of published pages."""
+        found = 0
+        for key in keys:
+            if key not in self._published:
+                break
+            found += 1
+        return found
+
+    def take(self, segment: Segment, keys: Sequence[bytes]) -> None:
+        """Let the segment hold the published pages of these keys behind its fixed ones, in place of its own there.
+
+        Nothing of the replaced pages may have been written. Raises KeyError, and changes nothing, for an unknown key.
+        """
+        pages = [self._published[key] for key in keys]
+        for page in pages:
+            self._holders[page] += 1
+            self._idle.pop(page, None)
+        for page in segment.pages[segment.fixed : segment.fixed + len(pages)]:
+            self._let_go(page)
+        segment.pages[segment.fixed : segment.fixed + len(pages)] = pages
+        segment.fixed += len(pages)
+
+    def forget(self) -> None:
+        """Let no published page be found again; segments keep those that they hold."""
+        self._free.extend(reversed(self._idle))
+        self._idle.clear()
+        self._keys.clear()
+        self._published.clear()
+
+    def _let_go(self, page: int) -> None:
+        self._holders[page] -= 1
+        if self._holders[page] == 0:
+            if page in self._keys:
+                self._idle[page] = None
+            else:
+                self._free.append(page)
+
+    def _evicted(self) -> int:
+        page, _ = self._idle.popitem(last=False)
+        del self._published[self._keys.pop(page)]
+        return page
+
+    def slots(self, segment: Segment, start: int, count: int, *, written: bool = True) -> npt.NDArray[np.int32]:
+        """Return the flat slots of rows start .. start + count - 1, [count] int32.
+
+        Raises ValueError for rows that are to be written and in a page that others may hold as well.
+        """
+        if written and start < segment.fixed * self.page_size:
+            message = f"row {start} is in the first {segment.fixed} pages, which are read only: they may be shared"
+            raise ValueError(message)
         return self._slots(segment, np.arange(start, start + count, dtype=np.int32))
 
     def _slots(self, segment: Segment, rows: IntArray) -> IntArray:
@@ -129,10 +212,33 @@ class KVArena:
         return pages
 
     def memory_bytes(self) -> int:
-        """Return the size of all allocated layers in bytes."""
-        return sum(t.numel() * t.element_size() for pair in self._layers.values() for t in pair)
+        """Return the size of all allocated layers, and of the rows beside them, in bytes."""
+        layers = [pages for pair in self._layers.values() for pages in pair]
+        return sum(t.numel() * t.element_size() for t in (*layers, *self._beside.values()))
 
-    def check_integrity(self, segments: list[Segment]) -> None:
-        """Raise AssertionError unless free pages and the segments' pages make up the arena, each page once."""
-        held = [page for segment in segments for page in segment.pages]
-        assert sorted(held + self._free) == list(range(self.num_pages)), "a KV page is lost or owned twice"
+    def kept_beside(self, name: str) -> Tensor | None:
+        """Return the rows that `beside` made under a name, None if there are none."""
+        return self._beside.get(name)
+
+    def beside(self, name: str, example: Tensor) -> Tensor:
+        """Return rows [num_tokens, ...] that a host keeps by slot beside keys and values, as those of `example`."""
+        rows = self._beside.get(name)
+        if rows is None:
+            rows = torch.empty((self.num_tokens, *example.shape[1:]), dtype=example.dtype, device=example.device)
+            self._beside[name] = rows
+        return rows
+
+    def check_integrity(self, segments: Sequence[Segment]) -> None:
+        """Raise AssertionError unless each page is free, idle, or held by as many segments as are counted.
+
+        A page of two segments must be a fixed one of both.
+        """
+        holders = Counter(page for segment in segments for page in segment.pages)
+        assert sorted((*holders, *self._free, *self._idle)) == list(range(self.num_pages)), (
+            "a KV page is lost or owned twice"
+        )
+        assert self._holders == [holders[page] for page in range(self.num_pages)], "holders of a KV page are miscounted"
+        own = [page for segment in segments for page in segment.pages[segment.fixed :]]
+        assert all(holders[page] == 1 and page not in self._keys for page in own), "a shared KV page can be written"
+        assert {page: key for key, page in self._published.items()} == self._keys, "a KV page has two keys"
+        assert set(self._idle) <= set(self._keys), "a KV page that cannot be found is kept"
