@@ -38,14 +38,14 @@ def held_by(llm: LLM) -> dict[str, weakref.ref[Any]]:
     """Return references to what must go: what an engine that has run holds."""
     target = llm._engine.target
     forward = target.flat.binding._linears[0][0], target.flat.binding._linears[0][1]
-    packed = next(cell.cell_contents for cell in forward[1].__closure__ if hasattr(cell.cell_contents, "tiles"))
+    packed = next(cell.cell_contents for cell in forward[1].__closure__ if hasattr(cell.cell_contents, "form"))
     things = {
         "model": target.model,
         "weight": next(target.model.parameters()),
         "arena": target.arena,
         "pages": target.arena.layer(0, *[torch.empty(1, *target.arena._layers[0][0].shape[1::2])] * 2)[0],
         "packed weight": packed,
-        "its tiles": packed.tiles.data,
+        "its weight": packed.form.weight,
     }
     if llm._engine.runner is not None:
         things["proposer"] = llm._engine.runner._proposer

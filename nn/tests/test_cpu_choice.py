@@ -72,7 +72,7 @@ def test_every_set_of_this_cpu_gives_the_same_bits(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", HERE[:-1])  # the suite itself runs on the last one
-@pytest.mark.parametrize("file", ["test_linear.py", "test_attention.py", "test_tree_attention.py"])
+@pytest.mark.parametrize("file", ["test_linear.py", "test_attention.py", "test_tree_attention.py", "test_fused.py"])
 def test_identity_and_accuracy_hold_on_every_set_of_this_cpu(name, file):
     child = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(Path(__file__).with_name(file))]
     run = subprocess.run(child, env={**os.environ, "SPECDEC_CPU": name}, capture_output=True, text=True, timeout=600)

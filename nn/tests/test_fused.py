@@ -79,12 +79,13 @@ def test_logits_and_states_at_layers_are_those_of_the_modules(family: str, dtype
         torch.testing.assert_close(states[k], other_states[k], **bound)
 
 
-def test_weights_are_packed_once_for_the_pass_and_the_modules() -> None:
+def test_the_pass_and_the_modules_read_one_weight() -> None:
     flat, fused = made("llama", torch.float32)
     layer: Any = flat.decoder.layers[0]  # type: ignore[index]
-    packed, tiles = fused.stack.blocks[0].products["q"]
+    packed, form = fused.stack.blocks[0].products["q"]
     assert packed is packed_linear(layer.self_attn.q_proj)
-    assert packed.tiles is tiles
+    assert packed.form is form
+    assert form.weight_at == layer.self_attn.q_proj.weight.data_ptr(), "and not copied"
 
 
 def test_the_pass_leaves_the_model_without_hooks_or_forwards_of_its_own() -> None:

@@ -82,11 +82,34 @@ def test_strided_rows_and_columns_are_read_rightly():
         assert torch.equal(linear(x, packed), linear(x.contiguous(), packed))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_weight_is_read_where_it_lies_and_what_is_written_to_it_counts(dtype):
+    packed, x = make(50, 96, dtype), rows(9, 96, dtype)
+    form = linear_numba.pack(packed)
+    assert form.weight_at == packed.weight.data_ptr() and form.bias_at == packed.bias.data_ptr()
+    before = linear(x, packed)
+    packed.weight.mul_(2)
+    packed.bias.mul_(2)
+    assert torch.equal(linear(x, packed), 2 * before)
+
+
+@pytest.mark.parametrize("shape", [(50, 33), (49, 64), (7, 224)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_a_wider_weight_and_transposed_ones_give_the_same_bits(dtype, shape):
+    wide, x = make(shape[0], shape[1] + 31, dtype, bias=False).weight, rows(9, shape[1], dtype)
+    part = wide[:, : shape[1]]
+    whole = linear(x, PackedLinear(part.clone()))
+    wide[:, shape[1] :] = float("nan")
+    assert torch.equal(linear(x, PackedLinear(part)), whole)
+    assert torch.equal(linear(x, PackedLinear(part.T.contiguous().T)), whole)
+
+
 def test_nothing_past_the_last_output_is_written():
     packed, x = make(50, 16, torch.bfloat16), rows(3, 16, torch.bfloat16)
     room = torch.full((5, 50), 7.0, dtype=torch.bfloat16)
-    tiles = linear_numba.pack(packed)
-    team.RUN(tiles.worker, x.data_ptr(), 16, tiles.data_at, tiles.bias_at, room[1].data_ptr(), 3, 16, 50)
+    form = linear_numba.pack(packed)
+    own = (form.kind, 2, x.data_ptr(), 32, form.weight_at, form.row, form.bias_at, room[1].data_ptr(), 3, 16, 50)
+    team.RUN(form.worker, *own)
     assert torch.equal(room[1:4], linear(x, packed))
     assert (room[0] == 7).all() and (room[4] == 7).all()
 
@@ -115,7 +138,7 @@ def test_the_original_weight_is_kept_and_shapes_are_checked():
     packed = make(9, 4, torch.float32)
     weight = packed.weight
     linear(rows(1, 4, torch.float32), packed)
-    assert packed.weight is weight and packed.tiles is not None
+    assert packed.weight is weight and packed.form is not None
     assert (packed.out_features, packed.in_features) == (9, 4)
     with pytest.raises(ValueError, match=r"bias must be \[9\]"):
         PackedLinear(weight, torch.zeros(4))

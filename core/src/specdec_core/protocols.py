@@ -69,9 +69,23 @@ class Verifier(Protocol):
                       own prefix. Row order: the newest id's row of a batch row, then its drafts in order. Read-only.
         noise         counter-based noise; index i of its arrays is logits row i
         target_draws  [sum(1 + lengths)] int64, the id that the host's sampler drew at each row: by the race with
-                      Purpose.TARGET, for greedy requests the argmax. None if the host does not draw
+                      Purpose.TARGET, for greedy requests the argmax. None if the host does not draw, as where the
+                      verifier is a `DrawsForItself`
         greedy        [n] bool, requests that emit the most likely id at each place
         """
+
+
+@runtime_checkable
+class DrawsForItself(Protocol):
+    """What a verifier may offer besides: with `draws_for_itself` true the host draws nothing for it.
+
+    `target_draws` is then None, and the verifier draws at the rows where it ends a text's block, and only there, which
+    spares a host the draws at all other rows.
+    """
+
+    @property
+    def draws_for_itself(self) -> bool:
+        """Whether the host need not draw; read once."""
 
 
 @runtime_checkable

@@ -106,7 +106,7 @@ def build_engine(options: EngineOptions) -> Engine:
             fuse(target.flat)
         if options.prefix_caching:
             bytes_per_token += kept_row_bytes(resolved, target.info, target.dtype)
-        target.set_budget(_planned(options.limits, target, resolved, bytes_per_token, registry.kernels))
+        target.set_budget(_planned(options.limits, target, resolved, bytes_per_token))
         keys, speculation, reports = NoiseKeys.of(options.seed, None, None), None, None
         if resolved is not None:
             target.tap(hidden=resolved.traits.hidden, aux_layers=resolved.traits.aux_layers)
@@ -214,12 +214,9 @@ def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels
     )
 
 
-def _planned(
-    limits: Limits, target: Target, resolved: ResolvedConfig | None, bytes_per_token: int, kernels: Kernels
-) -> int:
+def _planned(limits: Limits, target: Target, resolved: ResolvedConfig | None, bytes_per_token: int) -> int:
     """Return the positions of the KV arena."""
-    copied = target.device.type == "cpu" and kernels.backend("linear", target.device) != "reference"
-    coming = draft_bytes(resolved, target.info, copied=copied)
+    coming = draft_bytes(resolved, target.info)
     most = limits.max_num_seqs * target.info.max_model_len
     wanted = limits.kv_cache_tokens
     if wanted is None and limits.kv_cache_memory_bytes is not None:

@@ -171,9 +171,8 @@ def test_a_drafters_files_count_unless_they_are_the_targets(tmp_path: Path) -> N
 
     resolved = SimpleNamespace(drafts=(DraftSource(tmp_path),))
     elsewhere, same = SimpleNamespace(model="org/target"), SimpleNamespace(model=str(tmp_path))
-    assert kv_plan.draft_bytes(resolved, elsewhere, copied=False) == size
-    assert kv_plan.draft_bytes(resolved, elsewhere, copied=True) == 2 * size
-    assert kv_plan.draft_bytes(resolved, same, copied=True) == kv_plan.draft_bytes(None, same, copied=True) == 0
+    assert kv_plan.draft_bytes(resolved, elsewhere) == size
+    assert kv_plan.draft_bytes(resolved, same) == kv_plan.draft_bytes(None, same) == 0
 
 
 def test_a_drafter_that_takes_more_than_its_files_say_makes_the_cache_smaller(

@@ -14,6 +14,7 @@ from specdec_core.errors import TargetError
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.decoding.target import Target
 from specdec_engine.outputs import Logprobs
+from specdec_engine.requests.request import Request
 from specdec_engine.sampling.logprobs import HEAD_ROWS, LogprobReader
 from specdec_testing.recording import RecordingProposer
 from specdec_testing.stubs import Fixed, Garbage, Perfect, stub_plugin
@@ -106,6 +107,36 @@ def test_with_a_decode_width_entries_are_bit_identical(dtype: torch.dtype) -> No
             assert_same(mine.prompt_logprobs, theirs.prompt_logprobs, 0.0)
 
 
+@pytest.mark.parametrize("rounded", [False, True], ids=["distinct", "many equal"])
+@pytest.mark.parametrize("width", [12, 5000])
+def test_requests_read_together_get_what_each_row_gives_by_itself(width: int, rounded: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(9, width, generator=generator).bfloat16()
+    if rounded:
+        logits = (2 * logits).round()
+    logits[3, 5:] = -torch.inf
+    wanted = [(2, 0), (3, 7), (1, -1), (2, None), (1, 1)]
+    ids = torch.randint(0, 5, (9,), generator=generator).numpy().astype(np.int32)
+    emitted, at = [], 0
+    for rows, count in wanted:
+        sampling = SamplingParams(max_tokens=9, logprobs=count)
+        request = Request("0-0", 0, np.arange(3, dtype=np.int32), sampling, 7, 0)
+        request.logprobs = None if count is None else []
+        emitted.append((request, ids[at : at + rows], np.arange(at, at + rows, dtype=np.int32)))
+        at += rows
+    LogprobReader("raw_logprobs", None).add(emitted, logits)
+    for request, own, rows in emitted:
+        count = request.sampling_params.logprobs
+        assert (request.logprobs is None) == (count is None)
+        for entry, token, row in zip(request.logprobs or [], own.tolist(), rows.tolist(), strict=False):
+            values = torch.log_softmax(logits[row].float(), dim=-1)
+            best = torch.sort(logits[row].float(), descending=True, stable=True).indices.tolist()
+            expected = list(dict.fromkeys([token, *best[: width if count == -1 else count]]))
+            assert list(entry) == expected
+            assert [lp.logprob for lp in entry.values()] == values[expected].tolist(), "bit by bit"
+            assert [lp.rank for lp in entry.values()] == [best.index(other) + 1 for other in expected]
+
+
 def test_equal_logits_rank_by_id() -> None:
     table = np.full((12, 12), 0.02)
     table[:, [3, 5, 8]] = 0.2  # three equal ones, far above
@@ -152,9 +183,9 @@ def test_only_rows_that_stay_are_read_and_none_for_those_who_did_not_ask(stub: b
     read: list[int] = []
     add = LogprobReader.add
 
-    def counted(self: LogprobReader, request: Any, ids: Any, rows: torch.Tensor) -> None:
-        read.append(len(rows))
-        add(self, request, ids, rows)
+    def counted(self: LogprobReader, emitted: Any, logits: torch.Tensor) -> None:
+        read.extend(len(rows) for request, _, rows in emitted if request.logprobs is not None)
+        add(self, emitted, logits)
 
     monkeypatch.setattr(LogprobReader, "add", counted)
     right = Perfect({tuple(text["prompt_token_ids"]): ids}) if stub else None

@@ -18,7 +18,7 @@ from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_engine.sampling.draw_rows import DrawRows
 from specdec_engine.sampling.sampler import Sampler
 from specdec_testing.laws import assert_follows
-from specdec_testing.stubs import Fixed
+from specdec_testing.stubs import Fixed, Soft, stub_plugin
 from specdec_testing.table import random_table, table_target
 
 VOCAB = 10
@@ -178,3 +178,34 @@ def test_a_temperature_without_end_draws_every_id_alike(temperature: float) -> N
     params = SamplingParams(temperature=temperature, seed=3, max_tokens=50, n=40)
     results = run(table_target(TABLE), [[1]], params)
     assert_follows(np.bincount(np.ravel(ids_of(results)), minlength=VOCAB), np.full(VOCAB, 1 / VOCAB))
+
+
+@pytest.mark.parametrize("verifier", ["standard", "block"])
+def test_a_verifier_that_draws_for_itself_leaves_the_sampler_the_steps_without_drafts(
+    verifier: str, monkeypatch: Any
+) -> None:
+    drawn: list[int] = []
+    draw = Sampler.draw
+
+    def counted(self: Sampler, processed: torch.Tensor, noise: Any, rows: DrawRows) -> torch.Tensor:
+        drawn.append(len(rows))
+        return draw(self, processed, noise, rows)
+
+    monkeypatch.setattr(Sampler, "draw", counted)
+    sampling = [SamplingParams(temperature=t, seed=5, max_tokens=30) for t in (1.0, 0.0)]
+    config = {"method": "stub", "num_speculative_tokens": 3, "rejection_sample_method": verifier}
+    plugins = {"stub": stub_plugin(Soft(TABLE))}
+    texts = {}
+    for alone in (True, False):  # and with what the host draws, the text is the same
+        with LLM(hf_model=table_target(TABLE), speculative_config=config, plugins=plugins, strict=True) as llm:
+            contained = llm._engine.stepper.speculation.verifier
+            assert contained.draws_for_itself
+            contained.draws_for_itself = alone
+            drawn.clear()
+            results = llm.generate([[1], [2]], sampling)
+            texts[alone] = ids_of(results)
+            steps = max(result.metrics.steps for result in results)
+            assert steps > 5
+            # The prompts' step, and at most a last one for which no draft has room.
+            assert len(drawn) <= 2 if alone else len(drawn) >= steps
+    assert texts[True] == texts[False]

@@ -7,7 +7,7 @@ from torch import Tensor
 from specdec_core.draft import BoolArray, Draft, Verdict
 from specdec_core.host.handed import OnlyErrors
 from specdec_core.noise import Noise
-from specdec_core.protocols import Verifier
+from specdec_core.protocols import DrawsForItself, Verifier
 
 
 class ContainedVerifier:
@@ -16,6 +16,7 @@ class ContainedVerifier:
     def __init__(self, verifier: Verifier, name: str) -> None:
         """Keep the verifier and its name."""
         self._verifier = verifier
+        self.draws_for_itself = isinstance(verifier, DrawsForItself) and verifier.draws_for_itself
         self._guard = OnlyErrors(f"verifier {name!r}", "verify")
 
     def verify(

@@ -13,8 +13,8 @@ from specdec_core.draft import Draft, FinishReason, IntArray, StepStats
 from specdec_core.host.requests import Slot
 from specdec_core.host.runner import ProposerRunner
 from specdec_core.host.verified import Answers
-from specdec_core.protocols import Verifier
 from specdec_engine.decoding import trees
+from specdec_engine.decoding.contained import ContainedVerifier
 from specdec_engine.decoding.target import ForwardOutput
 from specdec_engine.requests.request import Request
 from specdec_engine.requests.scheduled_rows import ScheduledRows
@@ -32,7 +32,7 @@ class Speculation:
     """
 
     runner: ProposerRunner
-    verifier: Verifier
+    verifier: ContainedVerifier
     top_ids: Callable[[Tensor, int], tuple[Tensor, Tensor]]
     max_draft: int
     exact: bool

@@ -37,7 +37,7 @@ class Step:
     drawn    the R rows at which a token is drawn
     noise    of these rows
     logits   [R, V] float32, processed; None where no row is drawn at
-    draws    [R] int64, the ids drawn
+    draws    [R] int64, the ids drawn; None where the verifier draws
     seconds  by phase
     """
 
@@ -47,7 +47,7 @@ class Step:
     drawn: DrawRows = field(init=False)
     noise: Noise = field(init=False)
     logits: torch.Tensor | None = None
-    draws: torch.Tensor = field(init=False)
+    draws: torch.Tensor | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     _since: float = field(default_factory=perf_counter)
 
@@ -124,7 +124,9 @@ class Stepper:
             return
         step.noise = self._sampler.noise(step.drawn)
         step.logits = self._sampler.process(step.out.logits, step.drawn)
-        step.draws = self._sampler.draw(step.logits, step.noise, step.drawn)
+        verifier = None if self.speculation is None else self.speculation.verifier
+        if verifier is None or not len(step.draft.tokens) or not verifier.draws_for_itself:
+            step.draws = self._sampler.draw(step.logits, step.noise, step.drawn)
 
     def _verify(self, step: Step) -> None:
         """Let the verifier compare drafts and draws; rows without drafts emit what was drawn."""
@@ -132,6 +134,7 @@ class Stepper:
             return
         drawn = step.drawn
         if self.speculation is None or not len(step.draft.tokens):
+            assert step.draws is not None
             none, each = np.zeros(len(drawn.items), np.int32), np.arange(len(drawn.items), dtype=np.int32)
             verdict = Verdict(none, none[:0], step.draws.cpu().numpy().astype(np.int32), each)
         else:
@@ -165,9 +168,10 @@ class Stepper:
         logits = step.logits if self._logprobs.processed else step.out.logits
         for item in step.drawn.items:
             self._append(item)
-            if item.request.logprobs is not None and logits is not None:
-                rows = torch.from_numpy(item.logits_rows[: item.kept]).to(logits.device)
-                self._logprobs.add(item.request, item.emitted[: item.kept].tolist(), logits[rows])
+        if logits is not None:
+            drawn = step.drawn.items
+            emitted = [(item.request, item.emitted[: item.kept], item.logits_rows[: item.kept]) for item in drawn]
+            self._logprobs.add(emitted, logits)
 
     def _append(self, item: ScheduledRows) -> None:
         """Give a request the ids that its stop rules leave, count them, and end it where a rule fires."""

@@ -122,15 +122,12 @@ def kept_row_bytes(resolved: ResolvedConfig | None, info: TargetInfo, dtype: tor
     return states * info.hidden_size * dtype.itemsize
 
 
-def draft_bytes(resolved: ResolvedConfig | None, info: TargetInfo, *, copied: bool) -> int:
-    """Return the bytes that a drafter's weights will take, by its files; 0 where it lives in the target's.
-
-    `copied` says that kernels keep a second copy in a form of their own.
-    """
+def draft_bytes(resolved: ResolvedConfig | None, info: TargetInfo) -> int:
+    """Return the bytes that a drafter's weights will take, by its files; 0 where it lives in the target's."""
     size = 0
     for draft in () if resolved is None else resolved.drafts:
         if draft.model == info.model:
             continue
         with contextlib.suppress(ConfigError, OSError):  # what is wrong with the files, their plugin says better
             size += sum(file.stat().st_size for file in draft.weight_files)
-    return 2 * size if copied else size
+    return size

@@ -1,6 +1,6 @@
 """The compiled pass: every thread of a team runs all layers, and waits for the others between their parts.
 
-It reads the records of `tables` and knows nothing of modules. Rows, heads, tiles of outputs and tasks of attention are
+It reads the records of `tables` and knows nothing of modules. Rows, heads, parts of outputs and tasks of attention are
 shared out by number; who does what does not show in the result.
 """
 
@@ -15,7 +15,7 @@ from numba import carray, types
 from numba.extending import intrinsic
 
 from specdec_nn.fused import elementwise
-from specdec_nn.fused.product import tile, tiles, widened
+from specdec_nn.fused.product import part, parts, spread
 from specdec_nn.fused.tables import LAYER, layer_at, step_at
 from specdec_nn.ops.attention import simd as ops
 from specdec_nn.ops.attention.call import CALL, call_at
@@ -23,7 +23,7 @@ from specdec_nn.ops.attention.numba import run_merge, run_task
 from specdec_nn.ops.cpu.jit import cfunc, njit
 from specdec_nn.ops.cpu.records import integers
 from specdec_nn.ops.cpu.team import HEAD, WORKER, _ask, share
-from specdec_nn.ops.linear.numba import ROW_CHUNK, TILE
+from specdec_nn.ops.linear.numba import PANEL, ROW_CHUNK
 
 LAYER_BYTES: Final = LAYER.itemsize
 CALL_BYTES: Final = CALL.itemsize
@@ -43,52 +43,55 @@ def _wait(_: Any, barrier: Any) -> Any:
 
 @njit(nogil=True, error_model="numpy")
 def _project(
-    step: Any, block: Any, scratch: int, x: int, inputs: int, weight: int, bias: int, out: int, outputs: int
+    step: Any, block: Any, scratch: int, x: int, inputs: int, weight: int, row: int, bias: int, out: int, outputs: int
 ) -> None:
-    """Do this thread's tiles of one linear layer."""
-    first, end = share(block, tiles(outputs))
+    """Do this thread's parts of one linear layer."""
+    kind, size = step.kind, step.size
+    first, end = share(block, parts(outputs))
     for r in range(0, step.rows, ROW_CHUNK):
         rows = min(ROW_CHUNK, step.rows - r)
-        source = widened(step.kind, x + r * inputs * step.size, rows, inputs, scratch)
+        spread(kind, size, x + r * inputs * size, rows, inputs, scratch)
         for t in range(first, end):
-            tile(step.kind, source, inputs, weight, bias, out + r * outputs * step.size, rows, outputs, t)
+            part(kind, size, scratch, rows, inputs, weight, row, bias, out + r * outputs * size, outputs, t)
 
 
 @njit(nogil=True, error_model="numpy")
 def _project_heads(step: Any, layer: Any, block: Any, scratch: int) -> None:
-    """Do this thread's tiles of queries, keys and values."""
+    """Do this thread's parts of queries, keys and values."""
     q_outputs, outputs = step.heads * step.dims, step.kv_heads * step.dims
-    q_count, count = tiles(q_outputs), tiles(outputs)
+    q_count, count = parts(q_outputs), parts(outputs)
     first, end = share(block, q_count + 2 * count)
     kind, size, inputs = step.kind, step.size, step.hidden
     for r in range(0, step.rows, ROW_CHUNK):
         rows, at = min(ROW_CHUNK, step.rows - r), r * outputs * size
-        source = widened(kind, step.normed + r * inputs * size, rows, inputs, scratch)
+        spread(kind, size, step.normed + r * inputs * size, rows, inputs, scratch)
         for t in range(first, end):
             if t < q_count:
-                place = step.q + r * q_outputs * size
-                tile(kind, source, inputs, layer.q, layer.q_bias, place, rows, q_outputs, t)
+                part(kind, size, scratch, rows, inputs, layer.q, layer.q_row, layer.q_bias,
+                     step.q + r * q_outputs * size, q_outputs, t)  # fmt: skip
             elif t < q_count + count:
-                tile(kind, source, inputs, layer.k, layer.k_bias, step.k + at, rows, outputs, t - q_count)
+                part(kind, size, scratch, rows, inputs, layer.k, layer.k_row, layer.k_bias, step.k + at, outputs,
+                     t - q_count)  # fmt: skip
             else:
-                tile(kind, source, inputs, layer.v, layer.v_bias, step.v + at, rows, outputs, t - q_count - count)
+                part(kind, size, scratch, rows, inputs, layer.v, layer.v_row, layer.v_bias, step.v + at, outputs,
+                     t - q_count - count)  # fmt: skip
 
 
 @njit(nogil=True, error_model="numpy")
 def _project_gate(step: Any, layer: Any, block: Any, scratch: int) -> None:
-    """Do this thread's tiles of gate and up, and the activation of what they give."""
+    """Do this thread's parts of gate and up, and the activation of what they give."""
     kind, size, inputs, inner = step.kind, step.size, step.hidden, layer.inner
-    first, end = share(block, tiles(inner))
+    first, end = share(block, parts(inner))
     for r in range(0, step.rows, ROW_CHUNK):
         rows = min(ROW_CHUNK, step.rows - r)
-        source = widened(kind, step.normed + r * inputs * size, rows, inputs, scratch)
+        spread(kind, size, step.normed + r * inputs * size, rows, inputs, scratch)
         gate, up = step.gate + r * inner * size, step.up + r * inner * size
         for t in range(first, end):
-            tile(kind, source, inputs, layer.gate, layer.gate_bias, gate, rows, inner, t)
-            tile(kind, source, inputs, layer.up, layer.up_bias, up, rows, inner, t)
+            part(kind, size, scratch, rows, inputs, layer.gate, layer.gate_row, layer.gate_bias, gate, inner, t)
+            part(kind, size, scratch, rows, inputs, layer.up, layer.up_row, layer.up_bias, up, inner, t)
             for m in range(rows):
-                at = (m * inner + t * TILE) * size
-                elementwise.gate(kind, step.activation, gate + at, up + at, min(TILE, inner - t * TILE))
+                at = (m * inner + t * PANEL) * size
+                elementwise.gate(kind, step.activation, gate + at, up + at, min(PANEL, inner - t * PANEL))
 
 
 @njit(nogil=True, error_model="numpy")
@@ -178,14 +181,15 @@ def _run_layer(step: Any, layer: Any, call: Any, block: Any, scratch: int) -> No
     _wait(step.barrier)
     _attend(step, call, block, scratch)
     _wait(step.barrier)
-    _project(step, block, scratch, step.mixed, width, layer.o, layer.o_bias, step.delta, step.hidden)
+    _project(step, block, scratch, step.mixed, width, layer.o, layer.o_row, layer.o_bias, step.delta, step.hidden)
     _wait(step.barrier)
     _add(step, block, layer.attention_norm, layer.attention_norm_epsilon, layer.residual)
     _norm(step, block, layer.mlp_norm, layer.mlp_norm_epsilon, step.normed)
     _wait(step.barrier)
     _project_gate(step, layer, block, scratch)
     _wait(step.barrier)
-    _project(step, block, scratch, step.gate, layer.inner, layer.down, layer.down_bias, step.delta, step.hidden)
+    _project(step, block, scratch, step.gate, layer.inner, layer.down, layer.down_row, layer.down_bias, step.delta,
+             step.hidden)  # fmt: skip
     _wait(step.barrier)
     _add(step, block, layer.out_norm, layer.out_norm_epsilon, layer.residual)
 

@@ -18,7 +18,7 @@ from specdec_nn.fused.elementwise import GELU_TANH, ONE_PLUS, PLAIN, SILU
 from specdec_nn.fused.unfit import Unfit
 from specdec_nn.hf.binding import packed_linear
 from specdec_nn.hf.model import FlatModel
-from specdec_nn.ops.linear.numba import Tiles, pack
+from specdec_nn.ops.linear.numba import InPlace, pack
 from specdec_nn.ops.linear.reference import PackedLinear
 
 ATTENTION: Final = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -42,7 +42,7 @@ class Block:
     """One decoder layer.
 
     norms     by the names of `tables.NORMS`; absent where the layer has none
-    products  by the names of `tables.PRODUCTS`: tiles, and the PackedLinear, which keeps them alive
+    products  by the names of `tables.PRODUCTS`: where the weight lies, and the PackedLinear, which keeps it alive
     inner     outputs of gate and of up
     arena     the layer's number in the KV arena
     rope      the type of layer that the rotary embedding is asked for, "" where it has one type; None: nothing turns
@@ -51,7 +51,7 @@ class Block:
     """
 
     norms: dict[str, Norm]
-    products: dict[str, tuple[PackedLinear, Tiles]]
+    products: dict[str, tuple[PackedLinear, InPlace]]
     inner: int
     arena: int
     rope: str | None
@@ -181,14 +181,14 @@ def _expect(module: nn.Module, where: str, names: set[str]) -> None:
         raise Unfit(f"{where} ({type(module).__name__}) has parameters of its own")
 
 
-def _product(module: nn.Module, where: str) -> tuple[PackedLinear, Tiles]:
+def _product(module: nn.Module, where: str) -> tuple[PackedLinear, InPlace]:
     if type(module) is not nn.Linear or "forward" in module.__dict__:
         raise Unfit(f"{where} is a {type(module).__name__}, not a plain linear layer")
     packed = packed_linear(module)
-    tiles = packed.tiles or pack(packed)
-    if tiles is None:
-        raise Unfit(f"{where} has a weight of {module.weight.dtype}, which the packed product does not serve here")
-    return packed, tiles
+    form = packed.form or pack(packed)
+    if form is None:
+        raise Unfit(f"{where} has a weight of {module.weight.dtype}, which the kernel does not serve here")
+    return packed, form
 
 
 def _norm(module: Any, where: str) -> tuple[Norm, int]:

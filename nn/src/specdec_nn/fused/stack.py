@@ -68,8 +68,9 @@ class FusedStack:
         for n, block in enumerate(self.stack.blocks):
             for place, norm in block.norms.items():
                 layers[n][place], layers[n][place + "_epsilon"] = norm.weight.data_ptr(), norm.epsilon
-            for place, (_, tiles) in block.products.items():
-                layers[n][place], layers[n][place + "_bias"] = tiles.data_at, tiles.bias_at
+            for place, (_, form) in block.products.items():
+                layers[n][place], layers[n][place + "_row"] = form.weight_at, form.row
+                layers[n][place + "_bias"] = form.bias_at
             layers[n]["inner"], layers[n]["residual"] = block.inner, block.residual
             layers[n]["rope"] = -1 if block.rope is None else self._ropes.index(block.rope)
         return layers
@@ -175,7 +176,7 @@ class FusedStack:
             own = self._calls["window"] == window if len(plans) > 1 else slice(None)
             for name, number in zip(PLANNED, cut.numbers, strict=True):
                 self._calls[name][own] = number
-        wide = product.scratch_bytes(rows, max(stack.hidden, width, self._inner))
+        wide = product.scratch_bytes(self._kind, rows, max(stack.hidden, width, self._inner))
         scratch = -(-max(wide, scratch_bytes(self._calls[0])) // LINE) * LINE
         widths = {"normed": stack.hidden, "q": width, "k": kv_width, "v": kv_width, "mixed": width}
         widths |= {"delta": stack.hidden, "gate": self._inner, "up": self._inner}

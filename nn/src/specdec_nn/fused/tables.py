@@ -40,11 +40,11 @@ STEP: Final = np.dtype(
         ("out_epsilon", np.float32),
     ]
 )
-# One layer. Addresses are of float32 weights of norms and of packed weights; 0 where a layer has none.
+# One layer. Addresses are of float32 weights of norms and of weights as they lie; 0 where a layer has none.
 LAYER: Final = np.dtype(
     [
         *_integers(*NORMS),  # attention_norm and out_norm: of what attention and MLP add to the residual stream
-        *_integers(*(name + part for name in PRODUCTS for part in ("", "_bias"))),
+        *_integers(*(name + part for name in PRODUCTS for part in ("", "_row", "_bias"))),  # _row: bytes an output
         *_integers("inner"),  # outputs of gate and of up
         *_integers("rope"),  # number of the pair of tables, or -1
         *_integers("tap"),  # where the residual stream at the layer's input goes [rows, hidden], or 0

@@ -18,6 +18,7 @@ from specdec_core.config import checkpoint, gguf_file
 from specdec_core.config.remote_code import TARGET_PERMISSION, NeededCode, code_of_generation, code_of_model
 from specdec_core.config.tensor_files import check_is_no_pointer
 from specdec_core.errors import ConfigError, TargetError
+from specdec_nn.hf.large_pages import to_large_pages
 
 GGUF = ".gguf"
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
@@ -219,6 +220,8 @@ def load_model(source: ModelSource, dtype: Any, device: torch.device, quantizati
         raise TargetError(message + (", ..." if len(missing) > 8 else "") + "; is its checkpoint whole?")
     if info["unexpected_keys"]:
         _report_unused(source, sorted(info["unexpected_keys"]))
+    if device.type == "cpu":
+        to_large_pages(loaded)
     return (loaded if "device_map" in arguments else loaded.to(device)).eval()
 
 

@@ -12,6 +12,7 @@ uniforms are keyed by the position at which the step began besides their own, an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -29,6 +30,8 @@ from specdec_plugin_verifiers.trial import Judge, Trial, refuse_trees
 
 class Block:
     """Block verification; trees have no such rule."""
+
+    draws_for_itself: Final = True
 
     def __init__(self, kernels: Kernels) -> None:
         """Take the session's kernels."""

@@ -16,7 +16,7 @@ The drafts up to the first rejection that is not overruled are accepted; what fo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -39,6 +39,8 @@ def entropies(p: Tensor, top_k: int) -> Tensor:
 
 class Fly:
     """Overrules rejections; greedy requests, too, get ids that plain decoding would not have chosen."""
+
+    draws_for_itself: Final = True
 
     def __init__(self, kernels: Kernels, window: int, threshold: float, top_k: int) -> None:
         """Take the session's kernels, and the three numbers of the rule."""

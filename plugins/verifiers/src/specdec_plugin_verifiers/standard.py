@@ -9,6 +9,8 @@ drawn independently (one that repeats an earlier one is passed over), for point 
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,6 +27,8 @@ from specdec_plugin_verifiers.trial import Floats, Judge, Trial
 
 class Standard:
     """Rejection sampling. On the host laws are computed for reached nodes only, elsewhere for all at once."""
+
+    draws_for_itself: Final = True
 
     def __init__(self, kernels: Kernels) -> None:
         """Take the session's kernels."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ def conditional(rates: Sequence[float]) -> Floats:
 
 class Synthetic:
     """Accepts draft i with a chance that depends on i alone; a rejection is followed as in `standard`."""
+
+    draws_for_itself: Final = True
 
     def __init__(self, kernels: Kernels, rates: Sequence[float]) -> None:
         """Take the session's kernels, and the chance that the first i drafts are all accepted, for i = 1..k."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,6 +31,8 @@ class Typical:
     In a tree the longest path of such drafts is accepted, among equally long ones the one with the largest sum of
     log p, and the first of equal ones.
     """
+
+    draws_for_itself: Final = True
 
     def __init__(self, kernels: Kernels, threshold: float, alpha: float) -> None:
         """Take the session's kernels, and the options `posterior_threshold` and `posterior_alpha`."""

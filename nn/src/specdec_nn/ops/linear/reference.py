@@ -15,14 +15,14 @@ class PackedLinear:
 
     weight        [O, I] the original tensor, kept and not copied
     bias          [O] or None
-    tiles         the numba backend's form, made by its `pack` on first use; None until then
+    form          what the numba backend knows of it, found by its `pack` on first use; None until then
     out_features  O
     in_features   I
     """
 
     weight: Tensor
     bias: Tensor | None = None
-    tiles: Any = None
+    form: Any = None
     out_features: int = field(init=False)
     in_features: int = field(init=False)
 
