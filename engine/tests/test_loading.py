@@ -186,6 +186,7 @@ json.dump(said, sys.stdout)
 """
 
 
+@pytest.mark.slow
 def test_a_gguf_file_on_a_hub_drafts_by_either_spelling_and_a_kind_of_them_is_refused_by_name(
     model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:

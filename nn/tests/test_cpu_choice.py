@@ -52,6 +52,7 @@ def test_a_set_that_is_unknown_or_missing_is_refused_by_name(name, found, reason
         choice.choose(name, found)
 
 
+@pytest.mark.slow
 def test_a_refused_set_is_an_error_and_not_a_slower_kernel():
     lines = "from specdec_core.registry.kernels import Kernels; from specdec_core.registry.catalog import Catalog"
     child = [sys.executable, "-c", f"{lines}; Kernels(Catalog.discover()).get('linear')"]
@@ -60,6 +61,7 @@ def test_a_refused_set_is_an_error_and_not_a_slower_kernel():
     assert run.stderr.splitlines()[-1].startswith("specdec_core.errors.ConfigError: SPECDEC_CPU=sse is no instruction")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 def test_every_set_of_this_cpu_gives_the_same_bits(name, tmp_path):
     generator = torch.Generator().manual_seed(0)
@@ -71,6 +73,7 @@ def test_every_set_of_this_cpu_gives_the_same_bits(name, tmp_path):
     assert run.stdout.split() == [name, str(name == "avx512")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HERE[:-1])  # the suite itself runs on the last one
 @pytest.mark.parametrize("file", ["test_linear.py", "test_attention.py", "test_tree_attention.py", "test_fused.py"])
 def test_identity_and_accuracy_hold_on_every_set_of_this_cpu(name, file):

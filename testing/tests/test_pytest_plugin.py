@@ -49,11 +49,13 @@ def run(pytester, token, *arguments):
     return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "ignore", *arguments)
 
 
+@pytest.mark.slow
 def test_one_class_and_two_fixtures_are_all_that_an_author_writes(pytester):
     result = run(pytester, "int(batch.request(i).tokens[-1])", "-k", "TestMine and (ragged or greedy_text)")
     result.assert_outcomes(passed=2, deselected=result.parseoutcomes()["deselected"])
 
 
+@pytest.mark.slow
 def test_a_check_that_fails_says_what_was_expected_and_seen_and_where_to_read(pytester):
     result = run(pytester, "9999", "-k", f"{CHECK} or authors_own")
     text = " ".join(result.stdout.str().split())
@@ -67,12 +69,14 @@ def test_a_check_that_fails_says_what_was_expected_and_seen_and_where_to_read(py
     assert "def test_of_the_authors_own" in text  # other tests read as ever
 
 
+@pytest.mark.slow
 def test_the_traceback_is_there_for_those_who_ask(pytester):
     result = run(pytester, "9999", "-k", CHECK, "-vv")
     text = result.stdout.str()
     assert "driver.run" in text and "docs/step.md" in text
 
 
+@pytest.mark.slow
 def test_without_the_fixture_options_the_author_is_told(pytester):
     source = AUTHOR.format(token=7).replace("def options", "def other")
     pytester.makepyfile(test_mine=source)

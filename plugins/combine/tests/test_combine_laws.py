@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -39,10 +41,18 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("verifier", ["standard", "block"])
-@pytest.mark.parametrize("rule", ["first", "longest", "extend", "merge", "learned"])
+KIND = ["two that draw", "lengths that tell", "drawn, then looked up", "looked up, then drawn"]
+RULE = ["first", "longest", "extend", "merge", "learned"]
+VERIFIER = ["standard", "block"]
+QUICK = ("two that draw", "merge", "standard")  # each case takes seconds: the others run in `make test`
+
+
 @pytest.mark.parametrize(
-    "kind", ["two that draw", "lengths that tell", "drawn, then looked up", "looked up, then drawn"]
+    ("kind", "rule", "verifier"),
+    [
+        pytest.param(*case, marks=[] if case == QUICK else pytest.mark.slow)
+        for case in itertools.product(KIND, RULE, VERIFIER)
+    ],
 )
 def test_texts_have_the_targets_distribution(kind, rule, verifier):
     if rule == "merge" and verifier == "block":

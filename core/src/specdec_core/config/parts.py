@@ -36,11 +36,11 @@ def resolve_parts(settling: Settling, plugin: LoadedPlugin, options: MethodOptio
     if not isinstance(given, (list, tuple)) or not all(isinstance(one, Mapping) for one in given):
         problem = f"{HOOK} returned {type(given).__name__}, expected a sequence of configurations"
         raise CheckStageError(plugin.record, problem, "Tell the authors of the plugin.")
-    resolved = [_one(settling, plugin, f"{KEY}[{i}]", part) for i, part in enumerate(given)]
+    resolved = [_one(settling, f"{KEY}[{i}]", part) for i, part in enumerate(given)]
     return tuple(part for part in resolved if part is not None)
 
 
-def _one(settling: Settling, plugin: LoadedPlugin, place: str, part: Mapping[str, Any]) -> ResolvedConfig | None:
+def _one(settling: Settling, place: str, part: Mapping[str, Any]) -> ResolvedConfig | None:
     known = len(settling.problems)
     for key in OF_THE_WHOLE:
         if part.get(key):

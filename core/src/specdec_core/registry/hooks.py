@@ -14,7 +14,6 @@ from specdec_core.errors import RegisterStageError
 from specdec_core.registry.catalog import Record
 from specdec_core.registry.groups import Kind
 
-PREFIX: Final = "specdec_"
 MAKE_HOOKS: Final[dict[Kind, str]] = {"proposer": "specdec_make_proposer", "verifier": "specdec_make_verifier"}
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

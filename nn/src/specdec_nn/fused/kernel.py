@@ -17,9 +17,9 @@ from numba.extending import intrinsic
 from specdec_nn.fused import elementwise
 from specdec_nn.fused.product import part, parts, spread
 from specdec_nn.fused.tables import LAYER, layer_at, step_at
-from specdec_nn.ops.attention import simd as ops
 from specdec_nn.ops.attention.call import CALL, call_at
 from specdec_nn.ops.attention.numba import run_merge, run_task
+from specdec_nn.ops.cpu.elements import clear, copy_bytes
 from specdec_nn.ops.cpu.jit import cfunc, njit
 from specdec_nn.ops.cpu.records import integers
 from specdec_nn.ops.cpu.team import HEAD, WORKER, _ask, share
@@ -122,8 +122,8 @@ def _heads(step: Any, layer: Any, call: Any, block: Any) -> None:
             page, offset = slots[row] // call.page_size, slots[row] % call.page_size
             k = call.k_pages + page * call.k_page + h * call.k_page_head + offset * call.k_key
             v = call.v_pages + page * call.v_page + h * call.v_page_head + offset * call.v_key
-            ops.copy_bytes(step.k + at, k, head_bytes)
-            ops.copy_bytes(step.v + at, v, head_bytes)
+            copy_bytes(step.k + at, k, head_bytes)
+            copy_bytes(step.v + at, v, head_bytes)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -165,7 +165,7 @@ def _tap(step: Any, block: Any, place: int) -> None:
     first, end = share(block, step.rows)
     if place != 0 and first < end:
         at = first * step.hidden * step.size
-        ops.copy_bytes(step.state + at, place + at, (end - first) * step.hidden * step.size)
+        copy_bytes(step.state + at, place + at, (end - first) * step.hidden * step.size)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -203,7 +203,7 @@ def _work(arguments: Any) -> None:
     if thread == 0:
         blank, width = integers(step.blank, step.blank_count), step.heads * step.dims * step.size
         for n in range(len(blank)):
-            ops.clear(step.mixed + blank[n] * width, width)
+            clear(step.mixed + blank[n] * width, width)
     for n in range(step.layer_count):
         _run_layer(step, layer_at(step.layers + n * LAYER_BYTES), call_at(step.calls + n * CALL_BYTES), block, scratch)
     _tap(step, block, layer_at(step.layers + step.layer_count * LAYER_BYTES).tap)

@@ -18,12 +18,12 @@ from specdec_nn.fused.recognise import Stack
 from specdec_nn.fused.tables import LAYER, STEP
 from specdec_nn.fused.unfit import Unfit
 from specdec_nn.fused.watch import Watch
-from specdec_nn.ops.attention import simd as attention_simd
 from specdec_nn.ops.attention.call import CALL
 from specdec_nn.ops.attention.numba import scratch_bytes
 from specdec_nn.ops.attention.plan import UNBOUNDED, Plan, plan
 from specdec_nn.ops.attention.reference import AttentionStep
 from specdec_nn.ops.cpu import simd, softmax
+from specdec_nn.ops.cpu.elements import KINDS
 from specdec_nn.ops.cpu.records import address_of
 from specdec_nn.ops.cpu.team import RUN, run_by_numba
 
@@ -52,7 +52,7 @@ class FusedStack:
         self._windows = list(dict.fromkeys(UNBOUNDED if b.window is None else b.window for b in stack.blocks))
         self._ropes = list(dict.fromkeys(b.rope for b in stack.blocks if b.rope is not None))
         self._size = stack.dtype.itemsize
-        self._kind = {getattr(torch, name): i for i, name in enumerate(attention_simd.KINDS)}[stack.dtype]
+        self._kind = {getattr(torch, name): i for i, name in enumerate(KINDS)}[stack.dtype]
         columns = -(-stack.dims // simd.LANES) * simd.LANES
         self._record = (columns + softmax.RECORD) * 4
         self._inner = max(block.inner for block in stack.blocks)

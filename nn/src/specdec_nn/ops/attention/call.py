@@ -7,47 +7,42 @@ a record keeps it, and the memory behind its addresses, alive.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from specdec_nn.ops.cpu.records import record_reader
-
-
-def _integers(*names: str) -> list[tuple[str, Any]]:
-    return [(name, np.int64) for name in names]
-
+from specdec_nn.ops.cpu.records import int64_fields, record_reader
 
 # One call: all rows of a step in one layer. Strides and sizes are in bytes, the rest in elements.
 CALL: Final = np.dtype(
     [
-        *_integers("kind", "size"),  # of stored elements: index into KINDS, bytes
-        *_integers("q", "q_row", "q_head"),  # an address, then from row to row and from head to head
-        *_integers("k", "k_row", "k_head"),
-        *_integers("v", "v_row", "v_head"),
-        *_integers("k_pages", "k_page", "k_page_head", "k_key"),  # an address, then from page to page, head, key
-        *_integers("v_pages", "v_page", "v_page_head", "v_key"),
-        *_integers("out"),  # [rows, heads, width], elements as stored
-        *_integers("sinks"),  # [heads] float32, or 0
-        *_integers("heads", "kv_heads", "group"),  # group = heads / kv_heads
-        *_integers("dims", "width", "columns"),  # of a key, of a value, and the width up to whole vectors
-        *_integers("record"),  # size of a running softmax with its sums, see `specdec_nn.ops.cpu.softmax`
-        *_integers("window", "page_size"),
+        *int64_fields("kind", "size"),  # of stored elements: index into KINDS, bytes
+        *int64_fields("q", "q_row", "q_head"),  # an address, then from row to row and from head to head
+        *int64_fields("k", "k_row", "k_head"),
+        *int64_fields("v", "v_row", "v_head"),
+        *int64_fields("k_pages", "k_page", "k_page_head", "k_key"),  # an address, then from page to page, head, key
+        *int64_fields("v_pages", "v_page", "v_page_head", "v_key"),
+        *int64_fields("out"),  # [rows, heads, width], elements as stored
+        *int64_fields("sinks"),  # [heads] float32, or 0
+        *int64_fields("heads", "kv_heads", "group"),  # group = heads / kv_heads
+        *int64_fields("dims", "width", "columns"),  # of a key, of a value, and the width up to whole vectors
+        *int64_fields("record"),  # size of a running softmax with its sums, see `specdec_nn.ops.cpu.softmax`
+        *int64_fields("window", "page_size"),
         # Tables of the plan of the step, int64; see `specdec_nn.ops.attention.plan.Plan`.
-        *_integers("rows", "table_width", "slots", "page_table", "paths", "positions", "ends"),
-        *_integers("items", "merges", "blank", "item_count", "merge_count", "blank_count"),
-        *_integers("partial_rows", "longest", "tree_tiles", "work"),
+        *int64_fields("rows", "table_width", "slots", "page_table", "paths", "positions", "ends"),
+        *int64_fields("items", "merges", "blank", "item_count", "merge_count", "blank_count"),
+        *int64_fields("partial_rows", "longest", "tree_tiles", "work"),
         ("scale", np.float32),  # of queries
         ("softcap", np.float32),  # 0 = none
     ]
 )
 CALL_FORMAT: Final = struct.Struct(f"={len(CALL.names or ()) - 2}q2f")  # packs one much sooner than numpy does
 ITEM: Final = np.dtype(
-    _integers(
+    int64_fields(
         "segment", "start", "rows", "low", "high", "past", "tree", "first_chunk", "end_chunk", "partial", "mutual"
     )
 )
-MERGE: Final = np.dtype(_integers("row", "place", "rows", "partial", "chunks"))
+MERGE: Final = np.dtype(int64_fields("row", "place", "rows", "partial", "chunks"))
 
 call_at: Final = record_reader(CALL)
 item_at: Final = record_reader(ITEM)

@@ -17,7 +17,6 @@ import torch
 from numba import config, get_thread_id, prange
 from torch import Tensor
 
-from specdec_nn.ops.attention import simd as ops
 from specdec_nn.ops.attention import tiles
 from specdec_nn.ops.attention.call import CALL_FORMAT, ITEM, MERGE, Task, call_at, item_at, merge_at
 from specdec_nn.ops.attention.plan import CHUNK, UNBOUNDED, Plan, plan
@@ -25,13 +24,14 @@ from specdec_nn.ops.attention.reference import AttentionStep, attention_referenc
 from specdec_nn.ops.attention.tiles import BLOCK, KEYS, SCORES
 from specdec_nn.ops.cpu import simd
 from specdec_nn.ops.cpu import softmax as softmax_simd
+from specdec_nn.ops.cpu.elements import KINDS, clear, copy_bytes, floats, narrow, widen
 from specdec_nn.ops.cpu.jit import njit
 from specdec_nn.ops.cpu.records import integers
 from specdec_nn.turns import one_at_a_time
 
 SMALL: Final = 1024  # (row, key) pairs of all heads below which waking the other cores costs more than it saves
 
-_KINDS: Final = {getattr(torch, name): index for index, name in enumerate(ops.KINDS)}
+_KINDS: Final = {getattr(torch, name): index for index, name in enumerate(KINDS)}
 _LOG2E: Final = softmax_simd.LOG2E
 _THREADS: Final = int(config.NUMBA_NUM_THREADS)  # an argument of the kernel: cached code must not depend on it
 
@@ -51,8 +51,8 @@ def write_row(call: Any, row: int) -> None:
     k_place = call.k_pages + page * call.k_page + offset * call.k_key
     v_place = call.v_pages + page * call.v_page + offset * call.v_key
     for h in range(call.kv_heads):
-        ops.copy_bytes(k + h * call.k_head, k_place + h * call.k_page_head, call.dims * call.size)
-        ops.copy_bytes(v + h * call.v_head, v_place + h * call.v_page_head, call.width * call.size)
+        copy_bytes(k + h * call.k_head, k_place + h * call.k_page_head, call.dims * call.size)
+        copy_bytes(v + h * call.v_head, v_place + h * call.v_page_head, call.width * call.size)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -82,11 +82,11 @@ def _task(call: Any, item: Any, head: int, scratch: int, partials: int) -> Task:
     page_table = call.page_table + item.segment * call.table_width * 8
     positions, ends = call.positions + item.start * 8, call.ends + item.start * 8
     # Columns past the width and lanes past the keys are multiplied, if by nothing.
-    ops.clear(keys, scores - keys)
+    clear(keys, scores - keys)
     for n in range(count):
         row, own = item.start + n // call.group, head * call.group + n % call.group
         source = call.q + row * call.q_row + own * call.q_head
-        ops.widen(call.kind, source, queries + n * call.dims * 4, call.dims, call.scale)
+        widen(call.kind, source, queries + n * call.dims * 4, call.dims, call.scale)
         softmax_simd.begin(running + n * call.record, call.columns)
     return Task(head, item.start, item.rows, item.low, item.past, item.tree, page_table, positions, ends, scratch,
                 queries, keys, values, scores, running, states, tree_values, tree_scores)  # fmt: skip
@@ -105,7 +105,8 @@ def run_task(call: Any, number: int, scratch: int, partials: int) -> None:
     if shared * KEYS < CHUNK * item.end_chunk:
         # With a window, keys before the first that is seen may be somebody else's by now.
         tiles.score_tree(call, task, max(shared * KEYS, min(item.low - call.window + 1, tree)))
-        ops.fill(task.scores + tiles.ONES * 4, BLOCK, np.float32(1.0))
+        for n in range(BLOCK):
+            floats(task.scores)[tiles.ONES + n] = np.float32(1.0)
     for chunk in range(item.first_chunk, item.end_chunk):
         for n in range(count):
             softmax_simd.begin(task.states + n * call.record, call.columns)
@@ -131,7 +132,7 @@ def run_task(call: Any, number: int, scratch: int, partials: int) -> None:
 def _finish(call: Any, record: int, row: int, head: int) -> None:
     """Write the result of a row and head from its record."""
     softmax_simd.finish(record, call.columns, call.sinks + head * 4 if call.sinks != 0 else 0)
-    ops.narrow(call.kind, record, call.out + (row * call.heads + head) * call.width * call.size, call.width)
+    narrow(call.kind, record, call.out + (row * call.heads + head) * call.width * call.size, call.width)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -161,7 +162,7 @@ def _forward(packed: Any, threads: int) -> None:
         write_row(call, row)
     blank = integers(call.blank, call.blank_count)
     for n in range(len(blank)):
-        ops.clear(call.out + blank[n] * call.heads * call.width * call.size, call.heads * call.width * call.size)
+        clear(call.out + blank[n] * call.heads * call.width * call.size, call.heads * call.width * call.size)
     records = np.empty(call.partial_rows * call.heads * call.record + _ALIGN, np.uint8)
     partials = (records.ctypes.data + _ALIGN - 1) // _ALIGN * _ALIGN
     room, tasks = scratch_bytes(call), call.item_count * call.kv_heads

@@ -15,6 +15,7 @@ import numpy as np
 from specdec_nn.ops.attention import simd as ops
 from specdec_nn.ops.attention.call import Task
 from specdec_nn.ops.cpu import softmax as softmax_simd
+from specdec_nn.ops.cpu.elements import clear, copy_bytes, widen
 from specdec_nn.ops.cpu.jit import njit
 from specdec_nn.ops.cpu.records import integers
 
@@ -40,10 +41,10 @@ def load(call: Any, task: Task, first: int, end: int, values: int) -> None:
         for m in range(run):
             pointers[n + m] = k + m * call.k_key
         if columns == width and call.v_key == width * call.size:
-            ops.widen(call.kind, v, values + n * columns * 4, run * width, one)
+            widen(call.kind, v, values + n * columns * 4, run * width, one)
         else:
             for m in range(run):
-                ops.widen(call.kind, v + m * call.v_key, values + (n + m) * columns * 4, width, one)
+                widen(call.kind, v + m * call.v_key, values + (n + m) * columns * 4, width, one)
         n, page, offset = n + run, page + 1, 0
     # Keys are loaded by sixteens; lanes outside get a key that may be read, and are masked later.
     pointers[low // 16 * 16 : low] = pointers[low]
@@ -107,7 +108,7 @@ def score_tree(call: Any, task: Task, first: int) -> None:
         place = tile - tree // KEYS
         own = task.tree_values + place * KEYS * columns * 4
         if columns > call.width:
-            ops.clear(own, KEYS * columns * 4)
+            clear(own, KEYS * columns * 4)
         load(call, task, max(tile * KEYS, first), min((tile + 1) * KEYS, past), own)
         for at in range(0, count, BLOCK):
             some = min(BLOCK, count - at)
@@ -163,5 +164,5 @@ def _in_order(task: Task, path: Any, at: int, heads: int, count: int, origin: in
         key, run = _stretch(origin + lane, origin + past, task.tree, path)
         source = task.tree_scores + (((key - base) // KEYS * count + at) * KEYS + key % KEYS) * 4
         for m in range(heads):
-            ops.copy_bytes(source + m * KEYS * 4, task.scores + (m * KEYS + lane) * 4, run * 4)
+            copy_bytes(source + m * KEYS * 4, task.scores + (m * KEYS + lane) * 4, run * 4)
         lane += run

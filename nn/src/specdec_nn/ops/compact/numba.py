@@ -9,8 +9,8 @@ import numpy as np
 from numba import prange
 
 from specdec_core.draft import IntArray
-from specdec_nn.ops.attention import simd as ops
 from specdec_nn.ops.compact.reference import Layers, addresses, compact_reference
+from specdec_nn.ops.cpu.elements import copy_bytes
 from specdec_nn.ops.cpu.jit import njit
 from specdec_nn.turns import one_at_a_time
 
@@ -26,7 +26,7 @@ def _move(place: Any, sources: Any, targets: Any, page_size: int) -> None:
             page, goal = sources[n] // page_size, targets[n] // page_size
             source = base + page * place[1] + (sources[n] - page * page_size) * place[3]
             target = base + goal * place[1] + (targets[n] - goal * page_size) * place[3]
-            ops.copy_bytes(source, target, place[4])
+            copy_bytes(source, target, place[4])
 
 
 @one_at_a_time

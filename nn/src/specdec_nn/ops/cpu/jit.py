@@ -255,5 +255,5 @@ def _once(kind: str, message: str, *arguments: object) -> None:
         logger.warning(message, *arguments)
 
 
-CORE: Final = Jit("specdec_nn", "specdec_core.noise")
+CORE: Final = Jit("specdec_nn.ops", "specdec_nn.fused", "specdec_core.noise")
 njit, cfunc = CORE.njit, CORE.cfunc

@@ -50,6 +50,11 @@ def broadcast(b: Any, scalar: Any) -> Any:
     return b.shuffle_vector(first, undefined, splat_int(0))
 
 
+def first(b: Any, vector: Any) -> Any:
+    """Return the first lane."""
+    return b.extract_element(vector, ir.Constant(I32, 0))
+
+
 def address(b: Any, base: Any, offset: Any, element: Any) -> Any:
     """Return a typed pointer at `offset` bytes from `base`, an address held in a 64-bit integer."""
     raw = b.gep(b.inttoptr(base, I8.as_pointer()), [offset])
@@ -81,6 +86,19 @@ def counted(b: Any, count: Any, values: list[Any], body: Callable[[Any, list[Any
     b.cbranch(b.icmp_signed("<", following, count), turn, done)
     b.position_at_end(done)
     return results
+
+
+def cases(b: Any, value: Any, bodies: dict[int, Callable[[], None]]) -> None:
+    """Emit a choice: the body of the case that `value` is, and nothing where it is none of them."""
+    end = b.append_basic_block("end")
+    switch = b.switch(value, end)
+    for number, body in bodies.items():
+        case = b.append_basic_block(f"case{number}")
+        switch.add_case(const(number), case)
+        b.position_at_end(case)
+        body()
+        b.branch(end)
+    b.position_at_end(end)
 
 
 def fma(b: Any, x: Any, y: Any, z: Any) -> Any:

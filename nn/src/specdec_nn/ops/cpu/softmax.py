@@ -1,7 +1,8 @@
-"""Intrinsics of the running softmax: weights of a tile of scores, joining the records of two runs, the division.
+"""The running softmax: weights of a tile of scores, joining the records of two runs, the division.
 
 A record is scratch memory at an address. Sums run in one fixed order, and every operation is spelled out, so that no
-result depends on the company a row is in.
+result depends on the company a row is in. The weights of a tile are one intrinsic, since a plain loop over so few
+numbers takes five times as long; all else is plain numba.
 """
 
 # mypy: disallow-untyped-decorators=False
@@ -10,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from specdec_nn.ops.cpu import simd
+from specdec_nn.ops.cpu.elements import clear, floats, fma
+from specdec_nn.ops.cpu.jit import njit
 from specdec_nn.ops.cpu.simd import procedure
 
 KEYS: Final = 64  # keys a tile: four vectors of scores
@@ -35,8 +37,26 @@ _EXP2: Final = (
 _MAGIC: Final = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits
 
 
-def _exp2(b: Any, x: Any) -> Any:
-    """Emit 2^x of 16 lanes, for x clamped to [-126, 126]; relative error below 1e-7."""
+_ONE, _TWO, _ZERO = np.float32(1.0), np.float32(2.0), np.float32(0.0)
+_LOWEST, _LOG2E, _TWICE_LOG2E = np.float32(LOWEST), np.float32(LOG2E), np.float32(2.0 * LOG2E)
+_BOUND, _ROUNDER = np.float32(126.0), np.float32(_MAGIC)
+_C0, _C1, _C2, _C3, _C4, _C5, _C6 = (np.float32(coefficient) for coefficient in _EXP2)
+_MANTISSA_BITS, _BITS_OF_ONE = np.uint32(23), np.uint32(0x3F800000)
+
+
+@njit(nogil=True, error_model="numpy")
+def exp2(x: Any) -> Any:
+    """Return 2^x of a float32 clamped to [-126, 126]; relative error below 1e-7."""
+    x = -_BOUND if x < -_BOUND else x
+    x = _BOUND if x > _BOUND else x
+    shifted = x + _ROUNDER
+    r = x - (shifted - _ROUNDER)
+    value = fma(fma(fma(fma(fma(fma(_C0, r, _C1), r, _C2), r, _C3), r, _C4), r, _C5), r, _C6)
+    return value * np.uint32((np.float32(shifted).view(np.uint32) << _MANTISSA_BITS) + _BITS_OF_ONE).view(np.float32)
+
+
+def _emit_exp2(b: Any, x: Any) -> Any:
+    """Emit `exp2` of 16 lanes."""
     for bound, sign in ((-126.0, "<"), (126.0, ">")):
         limit = simd.splat_float(bound)
         x = b.select(b.fcmp_ordered(sign, x, limit), limit, x)
@@ -53,7 +73,7 @@ def _larger(b: Any, x: Any, y: Any) -> Any:
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
-def _fold(b: Any, vector: Any, join: Callable[[Any, Any, Any], Any]) -> Any:
+def fold(b: Any, vector: Any, join: Callable[[Any, Any, Any], Any]) -> Any:
     """Emit all 16 lanes joined, by halves, in every lane of the result."""
     undefined = ir.Constant(vector.type, ir.Undefined)
     for distance in (8, 4, 2, 1):
@@ -62,142 +82,104 @@ def _fold(b: Any, vector: Any, join: Callable[[Any, Any, Any], Any]) -> Any:
     return vector
 
 
-def _first(b: Any, vector: Any) -> Any:
-    return b.extract_element(vector, ir.Constant(simd.I32, 0))
-
-
-def _vectors(b: Any, base: Any, count: int) -> list[Any]:
-    return [simd.load(b, base, simd.const(v * 64), simd.VF32, 4) for v in range(count)]
-
-
 # The running softmax of one row and head is a record of `columns` + 32 float32, `columns` a multiple of 16: the sum of
 # weighted values, 16 lanes of the sum of weights, then the largest score so far (in the first of 16 places).
 RECORD: Final = 32
 
 
-def _record(b: Any, state: Any, columns: Any) -> tuple[Any, Any]:
-    """Return the addresses of a record's total and top."""
-    total = b.add(state, b.mul(columns, simd.const(4)))
-    return total, b.add(total, simd.const(64))
-
-
-@intrinsic
-def begin(_: Any, state: Any, columns: Any) -> Any:
+@njit(nogil=True, error_model="numpy")
+def begin(state: int, columns: int) -> None:
     """Make a record of no keys."""
-
-    def emit(b: Any, values: Any) -> None:
-        state, columns = values
-        _, top = _record(b, state, columns)
-        cgutils.memset(b, b.inttoptr(state, simd.I8.as_pointer()), b.sub(top, state), 0)
-        simd.store(b, ir.Constant(simd.F32, LOWEST), top, simd.const(0), 4)
-
-    return procedure(2, emit)
+    clear(state, (columns + simd.LANES) * 4)
+    floats(state)[columns + simd.LANES] = _LOWEST
 
 
-@intrinsic
-def soften(_: Any, scores: Any, state: Any, columns: Any, factor: Any, first: Any, end: Any) -> Any:
+@njit(nogil=True, error_model="numpy")
+def soften(scores: int, state: int, columns: int, factor: int, first: int, end: int) -> None:
     """Turn scores [KEYS], in units of log 2, into weights 2^(score - top), zero outside first .. end - 1.
 
     Raises the top of the record, adds to its total, and writes to `factor` [1] what its sums must be multiplied by.
     """
+    _soften(scores, state + columns * 4, factor, first, end)
+
+
+@intrinsic
+def _soften(_: Any, scores: Any, total: Any, factor: Any, first: Any, end: Any) -> Any:
+    """Do `soften`; the record's top is behind its total."""
 
     def emit(b: Any, values: Any) -> None:
-        scores, state, columns, factor, first, end = values
-        total, top = _record(b, state, columns)
+        scores, total, factor, first, end = values
         bounds = [simd.broadcast(b, b.trunc(bound, simd.I32)) for bound in (first, end)]
         lowest, zero = simd.splat_float(LOWEST), simd.splat_float(0.0)
-        seen, logits = [], _vectors(b, scores, KEYS // 16)
+        seen, logits = [], [simd.load(b, scores, simd.const(v * 64), simd.VF32, 4) for v in range(KEYS // 16)]
         for v in range(len(logits)):
             lanes = ir.Constant(simd.VI32, [v * 16 + lane for lane in range(16)])
             seen.append(b.and_(b.icmp_signed(">=", lanes, bounds[0]), b.icmp_signed("<", lanes, bounds[1])))
             logits[v] = b.select(seen[v], logits[v], lowest)
-        old = simd.broadcast(b, simd.load(b, top, simd.const(0), simd.F32, 4))
+        old = simd.broadcast(b, simd.load(b, total, simd.const(64), simd.F32, 4))
         peak = logits[0]
         for logit in logits[1:]:
             peak = _larger(b, peak, logit)
-        peak = _larger(b, _fold(b, peak, _larger), old)
-        scale = _exp2(b, b.fsub(old, peak))
+        peak = _larger(b, fold(b, peak, _larger), old)
+        scale = _emit_exp2(b, b.fsub(old, peak))
         sums = b.fmul(simd.load(b, total, simd.const(0), simd.VF32, 4), scale)
         for v, logit in enumerate(logits):
-            weight = b.select(seen[v], _exp2(b, b.fsub(logit, peak)), zero)
+            weight = b.select(seen[v], _emit_exp2(b, b.fsub(logit, peak)), zero)
             simd.store(b, weight, scores, simd.const(v * 64), 4)
             sums = b.fadd(sums, weight)
         simd.store(b, sums, total, simd.const(0), 4)
-        simd.store(b, _first(b, peak), top, simd.const(0), 4)
-        simd.store(b, _first(b, scale), factor, simd.const(0), 4)
+        simd.store(b, simd.first(b, peak), total, simd.const(64), 4)
+        simd.store(b, simd.first(b, scale), factor, simd.const(0), 4)
 
-    return procedure(6, emit)
+    return procedure(5, emit)
 
 
-@intrinsic
-def join(_: Any, state: Any, later: Any, columns: Any) -> Any:
+@njit(nogil=True, error_model="numpy")
+def join(state: int, later: int, columns: int) -> None:
     """Take the record of later keys into that of earlier ones; either may be of no keys."""
-
-    def emit(b: Any, values: Any) -> None:
-        state, later, columns = values
-        tops = [simd.load(b, _record(b, at, columns)[1], simd.const(0), simd.F32, 4) for at in (state, later)]
-        none = [b.fcmp_ordered("==", top, ir.Constant(simd.F32, LOWEST)) for top in tops]
-        size = b.mul(b.add(columns, simd.const(RECORD)), simd.const(4))
-        with b.if_then(b.not_(none[1])), b.if_else(none[0]) as (copy, combine):
-            with copy:
-                cgutils.raw_memcpy(b, *(b.inttoptr(at, simd.I8.as_pointer()) for at in (state, later)), size, 1)
-            with combine:
-                mine, other = (simd.broadcast(b, top) for top in tops)
-                peak = _larger(b, mine, other)
-                scales = [_exp2(b, b.fsub(top, peak)) for top in (mine, other)]
-                vectors = b.add(b.sdiv(columns, simd.const(16)), simd.const(1))
-                with cgutils.for_range(b, vectors) as loop:
-                    at = b.mul(loop.index, simd.const(64))
-                    parts = [simd.load(b, record, at, simd.VF32, 4) for record in (state, later)]
-                    scaled = b.fmul(parts[1], scales[1])
-                    simd.store(b, simd.fma(b, parts[0], scales[0], scaled), state, at, 4)
-                simd.store(b, _first(b, peak), _record(b, state, columns)[1], simd.const(0), 4)
-
-    return procedure(3, emit)
+    mine, other, sums = floats(state), floats(later), columns + simd.LANES
+    top, later_top = mine[sums], other[sums]
+    if later_top == _LOWEST:
+        return
+    if top == _LOWEST:
+        for i in range(sums + 1):
+            mine[i] = other[i]
+        return
+    peak = later_top if later_top > top else top
+    scale, later_scale = exp2(top - peak), exp2(later_top - peak)
+    for i in range(sums):
+        mine[i] = fma(mine[i], scale, other[i] * later_scale)
+    mine[sums] = peak
 
 
-@intrinsic
-def finish(_: Any, state: Any, columns: Any, sink: Any) -> Any:
+@njit(nogil=True, error_model="numpy")
+def finish(state: int, columns: int, sink: int) -> None:
     """Divide a record's sums by its total, in place; `sink` is the address of one more logit, float32, or 0."""
-
-    def emit(b: Any, values: Any) -> None:
-        state, columns, sink = values
-        total, top = _record(b, state, columns)
-        lanes = simd.load(b, total, simd.const(0), simd.VF32, 4)
-        whole = _fold(b, lanes, lambda b, x, y: b.fadd(x, y))
-        before = b.block
-        with b.if_then(b.icmp_signed("!=", sink, simd.const(0))):
-            logit = simd.broadcast(b, simd.load(b, sink, simd.const(0), simd.F32, 4))
-            logit = b.fmul(logit, simd.splat_float(LOG2E))
-            old = simd.broadcast(b, simd.load(b, top, simd.const(0), simd.F32, 4))
-            peak = _larger(b, old, logit)
-            mine = _exp2(b, b.fsub(old, peak))
-            joined = simd.fma(b, whole, mine, _exp2(b, b.fsub(logit, peak)))
-            sunk = b.block
-        factor, divisor = b.phi(simd.VF32), b.phi(simd.VF32)
-        for phi, with_sink, without in ((factor, mine, simd.splat_float(1.0)), (divisor, joined, whole)):
-            phi.add_incoming(without, before)
-            phi.add_incoming(with_sink, sunk)
-        with cgutils.for_range(b, b.sdiv(columns, simd.const(16))) as loop:
-            at = b.mul(loop.index, simd.const(64))
-            value = b.fmul(simd.load(b, state, at, simd.VF32, 4), factor)
-            simd.store(b, b.fdiv(value, divisor), state, at, 4)
-
-    return procedure(3, emit)
+    sums, factor = floats(state), _ONE
+    divisor = _total(state + columns * 4)
+    if sink != 0:
+        top, logit = sums[columns + simd.LANES], floats(sink)[0] * _LOG2E
+        peak = top if top > logit else logit
+        factor = exp2(top - peak)
+        divisor = fma(divisor, factor, exp2(logit - peak))
+    for i in range(columns):
+        sums[i] = sums[i] * factor / divisor
 
 
-@intrinsic
-def cap(_: Any, scores: Any, cap: Any) -> Any:
-    """Turn scores [KEYS] into log2(e) cap tanh(score / cap)."""
+@njit(nogil=True, error_model="numpy")
+def _total(lanes: int) -> Any:
+    """Return the sum of 16 lanes, by halves; they are used up."""
+    sums, count = floats(lanes), simd.LANES // 2
+    while count > 0:
+        for i in range(count):
+            sums[i] += sums[i + count]
+        count //= 2
+    return sums[0]
 
-    def codegen(context: Any, b: Any, _: Any, values: Any) -> Any:
-        scores, limit = values
-        limit = simd.broadcast(b, limit)
-        one = simd.splat_float(1.0)
-        for v, logit in enumerate(_vectors(b, scores, KEYS // 16)):
-            power = _exp2(b, b.fmul(b.fdiv(logit, limit), simd.splat_float(2.0 * LOG2E)))
-            tanh = b.fsub(one, b.fdiv(simd.splat_float(2.0), b.fadd(power, one)))
-            simd.store(b, b.fmul(b.fmul(limit, tanh), simd.splat_float(LOG2E)), scores, simd.const(v * 64), 4)
-        return context.get_dummy_value()
 
-    return types.void(types.int64, types.float32), codegen
+@njit(nogil=True, error_model="numpy")
+def cap(scores: int, limit: Any) -> None:
+    """Turn scores [KEYS] into log2(e) limit tanh(score / limit), limit float32."""
+    for i in range(KEYS):
+        power = exp2(floats(scores)[i] / limit * _TWICE_LOG2E)
+        floats(scores)[i] = limit * (_ONE - _TWO / (power + _ONE)) * _LOG2E

@@ -11,9 +11,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from specdec_core.noise import (
     LN2,
@@ -36,26 +33,6 @@ _EXPONENT_OF_ONE: Final = 0x3FF0000000000000
 _MANTISSA: Final = 0x000FFFFFFFFFFFFF
 
 
-@intrinsic
-def _bits(_: Any, x: Any) -> Any:
-    """Return the bits of a float64 as int64."""
-
-    def codegen(_: Any, b: Any, __: Any, values: Any) -> Any:
-        return b.bitcast(values[0], ir.IntType(64))
-
-    return types.int64(types.float64), codegen
-
-
-@intrinsic
-def _float(_: Any, x: Any) -> Any:
-    """Return the float64 with the bits of an int64."""
-
-    def codegen(_: Any, b: Any, __: Any, values: Any) -> Any:
-        return b.bitcast(values[0], ir.DoubleType())
-
-    return types.float64(types.int64), codegen
-
-
 @njit(nogil=True, error_model="numpy", inline="always")
 def word(k0: Any, k1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
     """Return word 0 of Philox4x32-10; keys, counters and result are 32 bits in uint64."""
@@ -75,9 +52,9 @@ def uniform(k0: Any, k1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
 @njit(nogil=True, error_model="numpy", inline="always")
 def exponential(k0: Any, k1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
     """Return e of one draw, float64."""
-    bits = _bits(np.float64(np.int64(word(k0, k1, c0, c1, c2, c3) * np.uint64(2) + np.uint64(1))))
+    bits = np.float64(np.int64(word(k0, k1, c0, c1, c2, c3) * np.uint64(2) + np.uint64(1))).view(np.int64)
     power = (bits >> 52) - 1023
-    m = _float((bits & _MANTISSA) | _EXPONENT_OF_ONE)
+    m = np.int64((bits & _MANTISSA) | _EXPONENT_OF_ONE).view(np.float64)
     large = m > SQRT2
     m = 0.5 * m if large else m
     power = power + 1 if large else power

@@ -12,9 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import prange, types
-from numba.extending import intrinsic
+from numba import prange
 from torch import Tensor
 
 from specdec_nn.ops.cpu.jit import njit
@@ -48,20 +46,16 @@ _NEVER: Final = np.float32(-np.inf)
 _KEY_OF_NEVER: Final = np.int32(-0x7F800001)
 
 
-@intrinsic
-def _float(_: Any, x: Any) -> Any:
-    """Return the float32 with the bits of an int32."""
-
-    def codegen(_: Any, b: Any, __: Any, values: Any) -> Any:
-        return b.bitcast(values[0], ir.FloatType())
-
-    return types.float32(types.int32), codegen
-
-
 @njit(nogil=True, error_model="numpy", inline="always")
 def _key(bits: Any) -> Any:
     """Return the key of a float32 given as bits, or the bits of a key."""
     return bits ^ ((bits >> np.int32(31)) & _MAGNITUDE)
+
+
+@njit(nogil=True, error_model="numpy", inline="always")
+def _float(key: Any) -> Any:
+    """Return the float32 that has a key."""
+    return np.int32(_key(key)).view(np.float32)
 
 
 @njit(nogil=True, error_model="numpy", inline="always")
@@ -155,7 +149,7 @@ def _key_of_floor(largest: Any, floor: Any) -> Any:
     low, high = np.int64(_KEY_OF_NEVER), np.int64(_BEYOND)
     while low < high:
         middle = (low + high) >> 1
-        if _float(_key(np.int32(middle))) - largest >= floor:
+        if _float(np.int32(middle)) - largest >= floor:
             high = middle
         else:
             low = middle + 1
@@ -188,11 +182,11 @@ def _top_p(y: Any, bits: Any, tops: Any, largest: Any, cut: Any, p: Any, keys: A
     else:
         count = _gather(bits, tops, cut, keys)
     for i in range(count):
-        mass[i] = _weight(_float(_key(keys[i])) - largest)
+        mass[i] = _weight(_float(keys[i]) - largest)
         total += mass[i] if cut > _KEY_OF_NEVER else 0
     wanted = min(max(np.int64(np.ceil(p * np.float64(total))), 1), total)
     key, above, equals = _select(keys, mass, count, wanted)
-    weight = _weight(_float(_key(key)) - largest)
+    weight = _weight(_float(key) - largest)
     return key, (wanted - above + weight - 1) // weight, equals
 
 
@@ -218,7 +212,7 @@ def _truncate_row(logits: Any, temperature: Any, floor: Any, k: int, p: Any, y: 
     top = _largest(bits, tops)
     if not _KEY_OF_NEVER < top < _BEYOND:
         return
-    largest = _float(_key(top))
+    largest = _float(top)
     keys, mass = np.empty(vocabulary + 1, np.int32), np.empty(vocabulary + 1, np.int64)
     cut = _KEY_OF_NEVER
     if floor > _NEVER:

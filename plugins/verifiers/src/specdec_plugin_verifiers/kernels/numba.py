@@ -19,7 +19,8 @@ from specdec_nn.turns import one_at_a_time
 from specdec_plugin_verifiers.kernels import torch_ref
 from specdec_plugin_verifiers.laws import Laws, Remainder
 
-njit = Jit("specdec_plugin_verifiers.kernels", "specdec_nn", "specdec_core.noise").njit  # the core's are inlined here
+# Kernels of specdec_nn are inlined here.
+njit = Jit("specdec_plugin_verifiers.kernels", "specdec_nn.ops", "specdec_core.noise").njit
 
 LANES: Final = 64  # partial sums of a row, added up at its end; independent of the machine
 
