@@ -28,7 +28,7 @@ def model_folder() -> Path:
     folder = cache_folder() / FOLDER
     if folder.is_dir():
         return folder
-    source = _gguf_file()
+    source = gguf_file()
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{FOLDER}-"))
     try:
@@ -40,7 +40,8 @@ def model_folder() -> Path:
     return folder
 
 
-def _gguf_file() -> Path:
+def gguf_file() -> Path:
+    """Return the file that the package carries (Q4_1). Raises FileNotFoundError without the package."""
     # The package itself is not imported: it wants libraries that the model does not need.
     spec = importlib.util.find_spec(PACKAGE)
     places = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]

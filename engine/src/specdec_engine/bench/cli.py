@@ -99,7 +99,7 @@ def bench(
         ),
         prompts=load_prompts(prompts, limit),
         methods=load_methods(methods),
-        concurrency=_numbers(concurrency),
+        concurrency=read_numbers(concurrency),
         params=SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed),
         chat=chat,
         files=Files(json_file, html, record, resume),
@@ -107,7 +107,7 @@ def bench(
     return session.run()
 
 
-def _numbers(text: str) -> list[int]:
+def read_numbers(text: str) -> list[int]:
     """Return the numbers of `--concurrency`, each once, in order. Raises RequestError."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[1-9][0-9]{0,3}", part) for part in parts):

@@ -9,7 +9,18 @@ from html import escape
 from typing import Final
 
 # Okabe and Ito's colours, which people of every kind of colour vision tell apart.
-COLOURS: Final = ("#7f7f7f", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800")
+COLOURS: Final = (
+    "#7f7f7f",
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#d55e00",
+    "#b8a800",
+    "#332288",
+    "#882255",
+)
 LEFT, TOP, BOTTOM, RIGHT = 52, 14, 44, 10
 HEIGHT: Final = 260
 BAR: Final = 16

@@ -1,0 +1,91 @@
+"""The subcommand `specdec tune`: reads what may be chosen from, measures, prints tables and writes configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from specdec_core.errors import RequestError
+from specdec_engine.bench.cli import USAGE_ERROR, read_numbers
+
+HELP: Final = "Choose method and number of drafts for these prompts on this machine, and write configurations."
+
+
+def command(args: list[str]) -> int:
+    """Run the subcommand with its own arguments and return its exit code.
+
+    Raises RequestError for arguments that do not fit, like any other SpecdecError for what then goes wrong.
+    """
+    from specdec_engine.bench.methods import repeat_option
+
+    cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    cli.command(help=HELP)(tune)
+    try:
+        typer.main.get_command(cli)(repeat_option(args), prog_name="specdec tune", standalone_mode=False)
+    except USAGE_ERROR as error:
+        said: Any = error
+        message = f"{said.format_message()} (see `specdec tune --help`)"
+        raise RequestError(message) from error
+    return 0
+
+
+def tune(
+    model: Annotated[str, typer.Argument(help="Folder of the model, a .gguf file, or a hub id.")],
+    prompts: Annotated[Path, typer.Option(help="File of prompts, as for `specdec bench`.")],
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|JSON...",
+            help="Speculative configurations to choose from, as for `specdec bench`; a num_speculative_tokens in one "
+            "is the most that is tried. Left out: every installed method that needs no further key.",
+        ),
+    ] = None,
+    concurrency: Annotated[str, typer.Option(help="Prompts that run together, e.g. 1,2,4,8.")] = "1,4",
+    most_drafts: Annotated[int, typer.Option(min=1, help="The most drafts of methods that give no number.")] = 16,
+    confirm: Annotated[int, typer.Option(min=0, help="Predictions that are run again, for each concurrency.")] = 2,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 128,
+    limit: Annotated[int | None, typer.Option(min=1, help="Take so many prompts, spread over the tasks.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first prompt's noise; one more for each next.")] = 0,
+    chat: Annotated[bool, typer.Option("--chat", help="Put each prompt through the chat template.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for engine.json, vllm.json and tune.json.")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    decode_width: Annotated[int | None, typer.Option(help="Fixed number of rows of every decode forward.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="The most tokens of prompt and output together.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model, if it needs some.")
+    ] = False,
+    plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
+) -> None:
+    """Check everything that can be checked without weights, then measure."""
+    from specdec_engine.bench.arms import ModelOptions
+    from specdec_engine.bench.methods import load_methods
+    from specdec_engine.bench.prompts import load_prompts
+    from specdec_engine.cli import read_plugins
+    from specdec_engine.sampling_params import SamplingParams
+    from specdec_engine.tune.session import Tuning
+
+    Tuning(
+        model=ModelOptions(
+            model=model,
+            dtype=dtype,
+            device=device,
+            max_model_len=max_model_len,
+            decode_width=decode_width,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            plugins=read_plugins(plugin),
+        ),
+        prompts=load_prompts(prompts, limit),
+        methods=load_methods(methods) if methods else None,
+        concurrency=read_numbers(concurrency),
+        params=SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed),
+        chat=chat,
+        most_drafts=most_drafts,
+        confirm=confirm,
+        out=out,
+    ).run()
