@@ -8,19 +8,23 @@ from importlib import import_module
 
 import pytest
 
+from specdec_core import hookspecs as core_hookspecs
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.importing import import_object
+from specdec_vllm import hookspecs as vllm_hookspecs
 
 
-def places() -> Iterator[str]:
+def places() -> Iterator[tuple[str, str]]:
     for record in Catalog.discover().records:
         if record.kind in ("proposer", "verifier", "extension"):
-            for _, hook in inspect.getmembers(import_object(record)):
+            for name, hook in inspect.getmembers(import_object(record)):
                 if (place := getattr(hook, "place", None)) is not None:
-                    yield place
+                    yield name, place
 
 
-@pytest.mark.parametrize("place", sorted(set(places())))
-def test_a_hook_is_where_its_plugin_says(place: str) -> None:
+@pytest.mark.parametrize(("hook", "place"), sorted(set(places())))
+def test_a_hook_is_where_its_plugin_says_and_asks_for_what_the_hook_has(hook: str, place: str) -> None:
     module, _, name = place.partition(":")
-    assert callable(getattr(import_module(module), name))
+    found = getattr(import_module(module), name)
+    known = {**vars(core_hookspecs), **vars(vllm_hookspecs)}[hook]
+    assert isinstance(found, type) or {*inspect.signature(found).parameters} <= {*inspect.signature(known).parameters}

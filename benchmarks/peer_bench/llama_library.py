@@ -24,6 +24,7 @@ class LlamaLibrary:
                 n_threads=self._threads,
                 n_threads_batch=self._threads,
                 draft_model=None if lookup is None else LlamaPromptLookupDecoding(**lookup),
+                logits_all=lookup is not None,  # without it a prompt beyond 512 ids raises where there is a draft model
                 verbose=False,
             )
             for arm, lookup in settings["arms"].items()

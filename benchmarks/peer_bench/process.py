@@ -49,9 +49,10 @@ class Peer:
         self._signal(signal.SIGCONT)
         assert self._process.stdin is not None
         print(json.dumps({"call": call, **arguments}), file=self._process.stdin, flush=True)
-        answer = self._answer()
-        self._signal(signal.SIGSTOP)
-        return answer
+        try:
+            return self._answer()
+        finally:
+            self._signal(signal.SIGSTOP)
 
     def close(self) -> None:
         """End the process; waits, so that its CPU time is counted among that of the children."""

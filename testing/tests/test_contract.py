@@ -8,6 +8,7 @@ import pytest
 
 from specdec_core.draft import Draft
 from specdec_core.errors import ConfigError, ConfigWarning, PluginError
+from specdec_core.late_hooks import hook_from
 from specdec_core.markers import hookimpl
 from specdec_core.sources import Default
 from specdec_core.traits import MethodTraits
@@ -191,7 +192,17 @@ class WrongArgument:
         return Null()
 
 
-@pytest.mark.parametrize("plugin", [Unmarked(), WrongArgument()])
+def make_with_tokenizer(ctx, tokenizer):
+    return Null()
+
+
+class WrongArgumentElsewhere:
+    """A plugin whose hook is a function of another module that asks for something that no hook gives."""
+
+    specdec_make_proposer = hook_from(f"{__name__}:make_with_tokenizer")
+
+
+@pytest.mark.parametrize("plugin", [Unmarked(), WrongArgument(), WrongArgumentElsewhere()])
 def test_hooks_that_do_not_fit_are_found(plugin):
     with pytest.raises(Exception, match=r"not marked|tokenizer"):
         StubContract().test_hooks_are_marked_and_ask_for_known_arguments("stub", {"stub": plugin})

@@ -109,6 +109,7 @@ def test_each_documented_query_can_be_answered_from_a_scrape_row_101() -> None:
         "tokens a step, steps without a draft included": {every: pytest.approx(metrics.tokens_per_step)},
         "share of steps for which the proposer had nothing": {every: pytest.approx(metrics.empty / metrics.steps)},
         "share of proposed tokens that were not verified": {every: pytest.approx(metrics.cut / metrics.proposed)},
+        "share of ids that were taken over from earlier requests": {every: 0.0},
         "KV pages in use": {labels: 0.0},
         "memory of the drafter": {labels: 4096.0},
     }

@@ -18,16 +18,24 @@ def hook_from(place: str, *, optionalhook: bool = False) -> Any:
     A function there is called with those of the hook's arguments that it asks for by name; a class is itself the
     answer, as the hooks that return a model of options need it. `optionalhook` is that of `hookimpl`.
     """
-    module, _, name = place.partition(":")
 
     @hookimpl(optionalhook=optionalhook)
     def implementation(self: object, **arguments: Any) -> Any:
-        found = getattr(import_module(module), name)
+        found = behind(hook)
         return found if isinstance(found, type) else found(**bind(found, arguments))
 
     hook: Any = implementation
     hook.place = place
     return hook
+
+
+def behind(implementation: Any) -> Any:
+    """Return what `hook_from` leads to, imported now; any other implementation is returned as it is."""
+    place: str | None = getattr(implementation, "place", None)
+    if place is None:
+        return implementation
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 def bind(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:

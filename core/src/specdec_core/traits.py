@@ -44,7 +44,8 @@ class MethodTraits:
                    0 for a drafter that is called once a token, k - 1 or k for one that fills in mask tokens.
     verified_top_k the n most likely next ids that `BatchView.verified` carries for each row of the last step, rejected
                    drafts included; 0: the method asks for none, and the host then looks for none.
-    lookahead      positions beyond the newest id for which the drafter writes keys and values. None: k for a drafter
+    num_lookahead_slots
+                   positions beyond the newest id for which the drafter writes keys and values. None: k for a drafter
                    with weights, unless it asks for the "last" row only and so keeps no cache; 0 for all others.
     """
 
@@ -64,11 +65,11 @@ class MethodTraits:
     tree_nodes: int | None = None
     extra_slots: int = 0
     verified_top_k: int = 0
-    lookahead: int | None = None
+    num_lookahead_slots: int | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for a number that is invalid."""
-        least = {"n_predict": 1, "tree_nodes": 1, "extra_slots": 0, "verified_top_k": 0, "lookahead": 0}
+        least = {"n_predict": 1, "tree_nodes": 1, "extra_slots": 0, "verified_top_k": 0, "num_lookahead_slots": 0}
         for name, low in least.items():
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < low):
@@ -76,8 +77,8 @@ class MethodTraits:
                 raise ValueError(message)
 
     def lookahead_tokens(self, k: int) -> int:
-        """Return `lookahead`, or what None means for k drafts; vLLM calls it num_lookahead_tokens."""
-        if self.lookahead is not None:
-            return self.lookahead
+        """Return `num_lookahead_slots`, or what None means for k drafts; vLLM calls it num_lookahead_tokens."""
+        if self.num_lookahead_slots is not None:
+            return self.num_lookahead_slots
         keeps_cache = self.weights != "none" and self.rows != "last"
         return k if keeps_cache else 0

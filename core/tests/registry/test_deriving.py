@@ -133,9 +133,9 @@ def test_a_drafter_is_on_one_device_or_on_as_many_as_the_target(site, settle, me
         ({"weights": "own", "rows": "all", "hidden": True}, (4, 0)),  # a cache beside the target's
         ({"weights": "target", "rows": "all", "hidden": True}, (4, 0)),
         ({"weights": "own", "rows": "all", "extra_slots": 3}, (4, 3)),  # mask tokens
-        ({"weights": "own", "rows": "all", "extra_slots": 4, "lookahead": 5}, (5, 4)),  # blocks
+        ({"weights": "own", "rows": "all", "extra_slots": 4, "num_lookahead_slots": 5}, (5, 4)),  # blocks
         ({"weights": "own", "extra_slots": 1}, (4, 1)),  # a whole model
-        ({"weights": "own", "lookahead": 0}, (0, 0)),
+        ({"weights": "own", "num_lookahead_slots": 0}, (0, 0)),
     ],
 )
 def test_slots_follow_from_the_traits_as_vllm_reserves_them(site, settle, method, traits, slots, tmp_path):
@@ -148,7 +148,9 @@ def test_slots_follow_from_the_traits_as_vllm_reserves_them(site, settle, method
     assert ("extra_slots" in reasons(resolved)) == (slots[1] > 0)
 
 
-@pytest.mark.parametrize("numbers", [{"n_predict": 0}, {"extra_slots": -1}, {"lookahead": -1}, {"n_predict": 1.5}])
+@pytest.mark.parametrize(
+    "numbers", [{"n_predict": 0}, {"extra_slots": -1}, {"num_lookahead_slots": -1}, {"n_predict": 1.5}]
+)
 def test_numbers_that_cannot_be_meant_are_the_methods_fault(site, settle, method, numbers):
     ((name, value),) = numbers.items()
     with pytest.raises(ValueError, match=f"MethodTraits.{name}"):

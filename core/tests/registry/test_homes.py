@@ -42,7 +42,7 @@ def unknown(site, name, kind="proposer"):
     return str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["lookahead", "strangers", "[other]", "acme:thing"])
+@pytest.mark.parametrize("name", ["quicksilver", "strangers", "[other]", "acme:thing"])
 def test_an_unknown_name_gets_no_advice_to_install_anything(site, name):
     site.proposer("alpha")
     assert "pip install" not in unknown(site, name) and "did you mean" not in unknown(site, name)

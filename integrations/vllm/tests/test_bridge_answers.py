@@ -7,12 +7,11 @@ import pytest
 import torch
 from conftest import engine, metrics, tokens
 from test_routes import in_vllm, llama, route_of, wrapped  # noqa: F401 - llama is a fixture
+from vllm_answers import Recording
 from vllm_heads import over_the_bridge
 
 from specdec_core.errors import ConfigError
-from specdec_testing.recording import RecordingProposer
 from specdec_vllm import routes
-from specdec_vllm.bridge.proposer import StateProposer
 from specdec_vllm.proposer import Proposer
 
 pytestmark = pytest.mark.fast
@@ -21,24 +20,12 @@ CHAINS = {"method": "token_recycling", "num_speculative_tokens": 3, "tree": "cha
 PROMPTS = [[(7 * i + 5 * j * j + i * j) % 94 + 2 for j in range(n)] for i, n in enumerate((1, 40, 17, 3))]
 
 
-class Recording(StateProposer):
-    """Records what the method is shown, and drafts what it drafts."""
-
-    last = None
-
-    def load_model(self, *args, **kwargs):
-        super().load_model(*args, **kwargs)
-        inner, inner.traits = self._drafting._proposer, self._settled.resolved.traits
-        self.recorder = RecordingProposer("none", hidden=False, verified_top_k=inner.traits.verified_top_k, inner=inner)
-        self._drafting._proposer = self.recorder
-        Recording.last = self
-
-
 def params():
+    # No seeds: vLLM cannot put back a CPU generator after a piece of a prompt.
     from vllm import SamplingParams
 
     return [
-        SamplingParams(temperature=0.9 * (i % 2), seed=i, max_tokens=12 + i, ignore_eos=True, top_k=20 * (i % 2))
+        SamplingParams(temperature=0.9 * (i % 2), max_tokens=12 + i, ignore_eos=True, top_k=20 * (i % 2))
         for i in range(len(PROMPTS))
     ]
 
@@ -46,7 +33,7 @@ def params():
 def test_answers_are_those_of_a_fresh_forward_also_at_rejected_drafts(llama, monkeypatch):  # noqa: F811
     import transformers
 
-    monkeypatch.setattr(routes, "FROM_STATES", "test_bridge_answers.Recording")
+    monkeypatch.setattr(routes, "FROM_STATES", "vllm_answers.Recording")
     with engine(llama, **over_the_bridge(CHAINS), max_num_batched_tokens=24, max_num_seqs=3) as llm:
         tokens(llm, PROMPTS, params())
         counted = metrics(llm)

@@ -15,7 +15,7 @@ from specdec_core.sources import TargetInfo
 from specdec_engine import LLM, SamplingParams
 from specdec_testing.identity import IdentityContract, assert_same_output, drafted
 from specdec_testing.laws import assert_follows
-from specdec_testing.stubs import Soft, Stub, stub_plugin
+from specdec_testing.stubs import Soft, stub_plugin
 from specdec_testing.table import joint, random_table, table_target
 from specdec_testing.targets import tiny_target
 
@@ -115,31 +115,23 @@ def test_the_engine_tells_costs_of_decoding_steps_and_the_end_of_each_request(co
     assert 0 < one <= many
 
 
-class Unsure(Stub):
-    """Draws its drafts, with the probability of each drawn id as its estimate."""
+class Unsure(Soft):
+    """Draws its drafts, with the probability of each drawn id as its estimate; cuts by it only if it is told to."""
 
-    def __init__(self, table):
-        self.soft = Soft(table)
-        self.law, self.shares_noise = self.soft.law, self.soft.shares_noise
-        self.cut = False
-
-    def start(self, request):
-        self.soft.start(request)
-
-    def finish(self, request, reason):
-        self.soft.finish(request, reason)
+    def __init__(self, table, *, cuts=False):
+        super().__init__(table)
+        self.cuts = cuts
 
     def propose(self, batch):
-        draft = self.soft.propose(batch)
-        if draft.q is None:
+        draft = super().propose(batch)
+        if draft.q is None or not len(draft.tokens):
             return draft
-        chance = draft.q[draft.q_row, draft.tokens].numpy().astype(np.float32)
-        draft.confidence = chance.clip(0, 1)
-        if self.cut:  # what a controller must not do
-            ends = np.cumsum(draft.lengths)[:-1]
-            mask = [np.logical_and.accumulate(part > 0.4) for part in np.split(chance, ends)]
-            return draft.keep(np.concatenate(mask))
-        return draft
+        chance = draft.q[draft.q_row, draft.tokens].numpy().astype(np.float32).clip(0, 1)
+        draft.confidence = chance
+        if not self.cuts:
+            return draft
+        ends = np.cumsum(draft.lengths)[:-1]
+        return draft.keep(np.concatenate([np.logical_and.accumulate(part > 0.4) for part in np.split(chance, ends)]))
 
 
 def texts(stub, verifier, controller=None):
@@ -164,6 +156,13 @@ def test_texts_of_drawn_drafts_have_the_targets_distribution(controller, verifie
     counts, verified = texts(Unsure(random_table(VOCAB, seed=2, concentration=0.5)), verifier, controller)
     assert verified > REQUESTS / 4
     assert_follows(counts, joint(TARGET, 0, LENGTH))
+
+
+@pytest.mark.slow
+def test_a_drafter_that_cuts_its_drawn_drafts_by_their_own_estimates_would_be_seen():
+    counts, _ = texts(Unsure(random_table(VOCAB, seed=2, concentration=0.5), cuts=True), "standard")
+    with pytest.raises(AssertionError, match="do not follow"):
+        assert_follows(counts, joint(TARGET, 0, LENGTH))
 
 
 def explained(config):

@@ -130,7 +130,7 @@ def test_a_map_that_contradicts_itself_is_refused_before_weights_are_read(
 ) -> None:
     model = checkpoints.save(tmp_path / "x", eagle_3() | change, checkpoints.config(WIDTH), torch_file=torch_file)
     with pytest.raises(ConfigError, match=message):
-        settled(model)
+        settled(model, method="eagle3")
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def test_every_shape_is_compared_with_the_heads_width_before_weights_are_read(
 ) -> None:
     model = checkpoints.save(tmp_path / "x", eagle_3() | {name: torch.zeros(shape)}, checkpoints.config(WIDTH))
     with pytest.raises(ConfigError, match=r"and its config\.json makes it \["):
-        settled(model)
+        settled(model, method="eagle3")
 
 
 def test_weights_that_are_not_in_floating_point_are_refused_before_they_are_read(tmp_path: Path) -> None:
     tensors = eagle_3() | {"fc.weight": torch.zeros(WIDTH, 3 * WIDTH, dtype=torch.int8)}
     with pytest.raises(ConfigError, match=r"fc\.weight is int8; heads are read in floating point"):
-        settled(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)))
+        settled(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)), method="eagle3")
 
 
 @pytest.mark.parametrize("name", ["embed_tokens.weight", "lm_head.weight", "t2d"])

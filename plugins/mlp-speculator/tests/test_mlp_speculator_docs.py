@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from specdec_plugin_mlp_speculator.layout import PADDING
+from specdec_core.config.padding import PADDING
 from specdec_plugin_mlp_speculator.options import MlpSpeculatorOptions
 from specdec_plugin_mlp_speculator.settings import SPELLINGS
 

@@ -82,7 +82,7 @@ def _print(resolved: ResolvedConfig, target: TargetInfo, decisions: tuple[Decisi
         ("draft", _draft(resolved)),
         ("max_model_len", resolved.max_model_len),
         ("draft devices", resolved.draft_tensor_parallel_size),
-        ("lookahead slots", resolved.num_lookahead_slots),
+        ("slots ahead", resolved.num_lookahead_slots),
         ("verifier", f"{resolved.verifier} ({verifier.distribution} {verifier.version})"),
         ("lossless", "yes" if resolved.lossless else "no: the verifier changes the target's distribution"),
         ("options", _pairs(resolved.options.model_dump(mode="json"))),

@@ -88,7 +88,7 @@ def settle_tensor_parallel(settling: Settling, traits: MethodTraits) -> int:
 def settle_slots(settling: Settling, traits: MethodTraits) -> tuple[int, int]:
     """Return (look-ahead positions, extra input rows) of each request; `MethodTraits` says what they are."""
     ahead = traits.lookahead_tokens(settling.config.num_speculative_tokens or 0)
-    if traits.lookahead is not None:
+    if traits.num_lookahead_slots is not None:
         reason = "the method says so"
     else:
         reason = "k: the drafter keeps a cache" if ahead else "the method keeps no cache of its own"

@@ -80,7 +80,7 @@ def resolve(
         check_draws(settling, plugin.name, traits)
     max_model_len = settle_max_model_len(settling, traits)
     tensor_parallel_size = settle_tensor_parallel(settling, traits)
-    lookahead, extra_slots = settle_slots(settling, traits)
+    slots, extra_slots = settle_slots(settling, traits)
     note_limits(settling)
     verifier = _verifier(settling, plugin, traits if options is not None else None)
     verifier_model = options_model(registry, verifier, "specdec_verifier_options") if verifier else MethodOptions
@@ -111,7 +111,7 @@ def resolve(
         num_speculative_tokens=settling.config.num_speculative_tokens or 0,
         max_model_len=max_model_len,
         draft_tensor_parallel_size=tensor_parallel_size,
-        num_lookahead_slots=lookahead,
+        num_lookahead_slots=slots,
         extra_slots=extra_slots,
         verifier=verifier.name,
         verifier_record=data_of(verifier),

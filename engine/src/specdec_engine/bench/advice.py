@@ -19,8 +19,10 @@ def advice(each: Mapping[str, Any]) -> Iterator[str]:
         return
     best = max(methods, key=lambda arm: float(arm["speed_up"][ALL]["value"]))
     ratio = best["speed_up"][ALL]
-    if ratio["value"] <= 1:
-        yield "Do not speculate on prompts like these: no method here is faster than plain decoding."
+    if all(_upper(arm["speed_up"][ALL]) <= 1 for arm in methods):
+        yield "Do not speculate on prompts like these: every method here is slower than plain decoding."
+    elif ratio["value"] <= 1:
+        yield "No method here is measurably faster than plain decoding: measure more prompts, or do not speculate."
     elif ratio["low"] is None or ratio["low"] <= 1:
         yield f"Fastest is {best['arm']}, {ratio_text(ratio)} times plain; that may be chance, measure more prompts."
     else:

@@ -118,7 +118,7 @@ class Paced(ABC):
         measuring = not known and self._plain < MEASURED and (self._step <= MEASURED or self._step % EVERY == 0)
         if measuring or self._since_plain > PLAIN_EVERY:
             self._since_plain = 0
-            return np.zeros_like(most)
+            return np.zeros(len(most), np.int64)
         few: IntArray = np.minimum(most, max(PROBE, ROWS_AT_FIRST // max(1, len(most))))
         return None if known else few
 
@@ -138,7 +138,7 @@ class Paced(ABC):
         allowed = int(self._saved // max(min(probing - plain, most_saved), 1e-9)) if self._saved > 0 else 0
         due = np.flatnonzero(off & (most > 0) & (self._idle[slots] > self._probe_every))
         chosen = due[np.argsort(-self._idle[slots[due]], kind="stable")][:allowed]
-        limits = wished.copy()
+        limits: IntArray = wished.copy()
         limits[chosen] = np.minimum(most[chosen], least)
         return limits
 

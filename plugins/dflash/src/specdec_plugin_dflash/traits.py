@@ -29,7 +29,7 @@ def traits_of(ctx: MethodContext[DFlashOptions]) -> MethodTraits:
         vocabulary="subset" if layout is not None and "d2t" in layout.shapes else "target",
         when_off="gap",
         extra_slots=rows - 1,
-        lookahead=rows,
+        num_lookahead_slots=rows,
     )
 
 
