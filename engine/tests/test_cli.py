@@ -177,9 +177,19 @@ def test_the_program_answers_a_prompt_from_standard_input_like_its_entry_functio
     done = subprocess.run(program, input="日本\n", capture_output=True, text=True, timeout=300, check=False)
     inside = run_specdec(*arguments, stdin="日本\n")
     assert said(objects(done)) == said(objects(inside))
-    speed = r"\[plain: [\d.]+ tokens/s, 12 tokens in [\d.]+ s\]\n"
-    assert re.fullmatch(speed, done.stderr)
-    assert re.fullmatch(speed, inside.stderr)
+    speed = r"\[plain: [0-9.]+ tokens/s, 12 tokens in [0-9.]+ s\]\n"
+    assert re.fullmatch(speed, done.stderr) and re.fullmatch(speed, inside.stderr), "nothing else is written there"
+
+
+def test_tokens_per_second_are_on_standard_error_of_both_arms_with_compare(folder: Path) -> None:
+    done = run_specdec("generate", folder, "--prompt", "the cat", "-sc", NGRAM, "--max-tokens", 12, "--compare")
+    assert done.returncode == 0 and "tokens/s" not in done.stdout
+    lines = done.stderr.splitlines()
+    arms = [re.fullmatch(r"\[(\w+): ([0-9.]+) tokens/s, 12 tokens in ([0-9.]+) s\]", line) for line in lines[:2]]
+    assert [arm and arm[1] for arm in arms] == ["speculation", "plain"]
+    speculation, plain = (float(arm[2]) for arm in arms if arm is not None)
+    ratio = re.match(r"\[([0-9.]+) x plain in one run each", lines[2])
+    assert ratio is not None and float(ratio[1]) == pytest.approx(speculation / plain, abs=0.011)
 
 
 def test_help_names_every_option() -> None:

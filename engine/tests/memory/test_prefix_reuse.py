@@ -85,6 +85,37 @@ def test_what_accepted_drafts_have_left_is_taken_over_as_well() -> None:
     assert ids_of(result) == ids_of(run(model, later, ONE, enable_prefix_caching=False))
 
 
+def test_equal_pages_behind_other_ids_are_other_pages() -> None:
+    page, other = (prompts((PAGE,), seed)[0]["prompt_token_ids"] for seed in (1, 2))
+    with engine(target("llama")) as llm:
+        for ids in (page * 3 + [5], other + page * 2 + [5], page + other + page + [5]):
+            result = llm.generate([ids], ONE)[0]
+            assert result.num_cached_tokens == (PAGE if ids[PAGE:] == other + page + [5] else 0)
+            assert llm.generate([ids], ONE)[0].num_cached_tokens == 3 * PAGE
+            assert ids_of([result]) == ids_of(run(target("llama"), [ids], ONE, enable_prefix_caching=False))
+
+
+def test_a_preempted_request_runs_an_id_before_its_newest_one_so_that_its_proposer_has_a_row_for_it() -> None:
+    model, texts, sampling = target("llama"), [text(60)], params(1, max_tokens=12)
+    plain = run(model, texts, sampling)
+    stub = RecordingProposer("all", inner=Garbage(128))
+    with engine(model, stub) as llm, watched(llm) as watch:
+        started = llm.start(texts, sampling)
+        (request,) = started.groups[0].requests
+        while len(request) < 2 * PAGE + 1:
+            started.step()
+        assert (len(request), request.segment.fixed) == (2 * PAGE + 1, 2)
+        llm._engine.scheduler._preempt(request)
+        started.step()
+        assert watch.rows[1:] == [("0-0", PAGE, PAGE + 1)]
+        while not started.finished:
+            started.step()
+        assert ids_of(started.outputs()) == ids_of(plain)
+    assert stub.layout_problems() == []
+    for call in stub.calls_seen:
+        assert call.rows is not None and len(call.rows.positions) > 0
+
+
 @pytest.mark.parametrize("chunk", [7, 64, 512])
 def test_samples_of_one_prompt_run_it_once(chunk: int) -> None:
     sampling = SamplingParams(n=4, temperature=0.8, seed=1, max_tokens=2, ignore_eos=True)

@@ -58,6 +58,8 @@ def _needs(resolved: ResolvedConfig) -> Iterator[tuple[str, str]]:
     traits = resolved.traits
     if traits.rows != "none" or traits.hidden or traits.aux_layers:
         yield resolved.method, "reads the target's hidden states"
+    elif traits.verified_top_k:
+        yield resolved.method, "learns from what the target found likely at each verified row"
     elif traits.weights != "none":
         yield resolved.method, "has weights that are loaded for a target"
 
