@@ -11,8 +11,11 @@ import pytest
 from bench_runs import EVIL, METHODS, NGRAM, QUESTIONS, SUFFIX, bench, question_file
 from words import model_folder
 
+from specdec_engine import SamplingParams
 from specdec_engine.bench import measure as measuring
 from specdec_engine.bench.advice import advice
+from specdec_engine.bench.arms import ModelOptions, build_arm, load_plain
+from specdec_engine.bench.methods import Method
 from specdec_engine.bench.prompts import BenchPrompt, load_prompts, units_of
 from specdec_engine.bench.rows import TIMES
 
@@ -87,6 +90,17 @@ def test_arms_take_turns_at_going_first(folder: Path, questions: Path, monkeypat
     done = bench(folder, questions, "--limit", 3, methods={"n-gram": NGRAM, "suffix": SUFFIX})
     assert done.returncode == 0, done.stderr
     assert order == ["plain", "n-gram", "suffix", "n-gram", "suffix", "plain", "suffix", "plain", "n-gram"]
+
+
+def test_no_arm_takes_over_what_it_ran_before(folder: Path) -> None:
+    options = ModelOptions(model=str(folder), plugins={})
+    plain = load_plain(options, 1)
+    arm = build_arm(Method("n-gram", NGRAM), plain.llm, options)
+    ids = [i % 50 + 1 for i in range(100)]
+    for llm in (plain.llm, arm.llm):
+        with llm:
+            outputs = [llm.generate([ids], SamplingParams(temperature=0.0, max_tokens=2))[0] for _ in range(2)]
+        assert [output.num_cached_tokens for output in outputs] == [0, 0]
 
 
 def test_figures_are_those_of_the_rows(whole: Any) -> None:

@@ -73,6 +73,7 @@ def load_plain(options: ModelOptions, most: int) -> Arm:
         max_model_len=options.max_model_len,
         max_num_seqs=most,
         decode_width=options.decode_width,
+        enable_prefix_caching=False,  # a prompt comes more than once, and each time is to have its whole pass
         revision=options.revision,
         trust_remote_code=options.trust_remote_code,
         disable_log_stats=True,
@@ -95,6 +96,7 @@ def build_arm(method: Method, plain: LLM, options: ModelOptions) -> Arm:
             max_num_seqs=plain.max_num_seqs,
             kv_cache_tokens=plain.kv_cache_tokens,
             decode_width=options.decode_width,
+            enable_prefix_caching=False,
             revision=options.revision,
             trust_remote_code=options.trust_remote_code,
             plugins=options.plugins,

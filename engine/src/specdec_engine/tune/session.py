@@ -140,9 +140,6 @@ class Tuning:
         """Return the measured speed-up of methods over plain decoding on units of prompts."""
         if not methods:
             return []
-        room = plain.llm.kv_cache_tokens
-        plain.llm.pause()
-        plain.llm.resume(room)  # plain decoding begins without earlier prompts, as the others do
         arms: list[Arm] = []
         with closing(arms):
             for method in methods:
