@@ -1,6 +1,6 @@
 # make demo   a real model answers with and without speculation
 # make install   the environment, .venv, with everything that development needs
-# make test   all tests; test-fast   two cases of each that is not marked `slow`
+# make test   all tests; test-fast   one case of each that is not marked `slow`
 # make test-versions   those that touch transformers, typer and click, with the oldest and the newest of these
 # make test-vllm   those of the vLLM integration, in an environment with vLLM for CPUs; test-vllm-fast   a part of them
 # Each makes its environment on first use; `make lint` and `make wheels-check` are what CI runs besides the tests.
@@ -41,9 +41,9 @@ demo: $(STAMP)
 test: $(STAMP)
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 25
 
-# For every change, in two minutes on two cores: two cases of every test; what takes longer than a second or two is marked `slow`.
+# For every change, in two to three minutes on two cores: one case of every test; what takes longer than a second or two is marked `slow`.
 test-fast: $(STAMP)
-	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not real_model" --cases 2 --durations 8
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not real_model" --cases 1 --durations 8
 
 test-versions: $(VERSION_STAMPS)
 	@for venv in $(OLDEST_VENV) $(NEWEST_VENV); do \
