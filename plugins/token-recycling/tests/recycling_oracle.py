@@ -8,11 +8,20 @@ import math
 class Oracle:
     """For each id the candidates that the target last showed after it, [(id, log-probability)], best first."""
 
-    def __init__(self, vocabulary: int, n: int) -> None:
-        self.vocabulary, self.n = vocabulary, n
+    def __init__(self, vocabulary: int, n: int, pairs: int) -> None:
+        self.vocabulary, self.n, self.pairs = vocabulary, n, pairs
         self.rows: dict[int, list[tuple[int, float]]] = {}
+        self.places: dict[int, tuple[tuple[int, int], list[tuple[int, float]]]] = {}
 
-    def learn(self, tokens, accepted, top_ids, top_logprobs):
+    def after(self, first, token):
+        """What is known to come after two ids: after both, or else after the second."""
+        if self.pairs and first >= 0:
+            pair, row = self.places.get((first * 1_000_003 + token) % self.pairs, (None, None))
+            if pair == (first, token):
+                return row
+        return self.rows.get(token, [])
+
+    def learn(self, before, tokens, parents, accepted, top_ids, top_logprobs):
         """Take in the rows of one request: all in order, then those of the text again, so that they win."""
         order = [*range(len(tokens)), *(i for i in range(len(tokens)) if accepted[i])]
         for i in order:
@@ -25,33 +34,36 @@ class Oracle:
                 row.append((int(token), float(logprob)))
             if row:
                 self.rows[int(tokens[i])] = row[: self.n]
+                first = before if parents[i] < 0 else tokens[parents[i]]
+                if self.pairs and 0 <= first < self.vocabulary:
+                    place = (first * 1_000_003 + tokens[i]) % self.pairs
+                    self.places[place] = (int(first), int(tokens[i])), row[: self.n]
 
-    def static(self, newest, paths, most):
+    def static(self, last, paths, most):
         """Unfold paths of ranks, each behind its beginning, up to `most` nodes; what is unknown is left out."""
-        found = {(): (newest, -1, 0.0)}
+        found = {(): (last[1], -1, 0.0, self.after(*last))}
         nodes = []
         for path in paths:
             if len(nodes) == most:
                 break
             if path[:-1] not in found:
                 continue
-            token, place, score = found[path[:-1]]
-            row = self.rows.get(token, [])
+            token, place, score, row = found[path[:-1]]
             if path[-1] < len(row):
                 child, logprob = row[path[-1]]
-                found[path] = (child, len(nodes), score + logprob)
+                found[path] = (child, len(nodes), score + logprob, self.after(token, child))
                 nodes.append((child, place, math.exp(score + logprob)))
         return nodes
 
-    def dynamic(self, newest, most, least=0.0):
+    def dynamic(self, last, most, least=0.0):
         """The likeliest node comes next; of equals the one of the parent that was made first."""
         nodes: list[tuple[int, int, float]] = []
-        made = [(newest, 0.0)]
+        made = [(last[1], 0.0, self.after(*last))]
         used: set[tuple[int, int]] = set()
         while len(nodes) < most:
             best = None
-            for place, (token, score) in enumerate(made):
-                for rank, (child, logprob) in enumerate(self.rows.get(token, [])):
+            for place, (_, score, row) in enumerate(made):
+                for rank, (child, logprob) in enumerate(row):
                     if (place, rank) not in used and (best is None or score + logprob > best[0]):
                         best = (score + logprob, place, rank, child)
             if best is None or math.exp(best[0]) < least:
@@ -59,5 +71,5 @@ class Oracle:
             score, place, rank, child = best
             used.add((place, rank))
             nodes.append((child, place - 1, math.exp(score)))
-            made.append((child, score))
+            made.append((child, score, self.after(made[place][0], child)))
         return nodes

@@ -12,6 +12,7 @@ FORMS = {
     "static": {"tree": "static", "shared": False},
     "template": {"tree": "static", "template": [[0], [1], [0, 0], [0, 0, 0]], "shared": False},
     "chain": {"tree": "chain", "shared": False},
+    "single ids": {"pairs": 0, "shared": False},
 }
 
 

@@ -37,10 +37,10 @@ def resolved(**options):
     return resolve({"method": "token_recycling", **options}, INFO, Registry(Catalog.discover(), strict=True))
 
 
-def contents(ids=(3, 7)):
-    top = np.array([[1, 2], [4, -1]], np.int32)[: len(ids)]
-    logprobs = np.array([[-0.5, -1.5], [-0.1, -np.inf]], np.float32)[: len(ids)]
-    return np.array(ids, np.int32), top, logprobs
+def contents(keys=((-1, 3), (2, 7))):
+    top = np.array([[1, 2], [4, -1]], np.int32)[: len(keys)]
+    logprobs = np.array([[-0.5, -1.5], [-0.1, -np.inf]], np.float32)[: len(keys)]
+    return np.array(keys, np.int32).reshape(-1, 2), top, logprobs
 
 
 def in_namespace(params, name):
@@ -103,16 +103,17 @@ def test_a_file_makes_the_first_answer_warm(tmp_path):
         warm, again = accepted(llm, GREEDY)
     assert warm > cold and text == again
     assert list(read(file).tables) == [""] and file.stat().st_mode & 0o777 == 0o600
-    with llm_of(load_cache=str(file), candidates=3) as llm:
-        assert accepted(llm, GREEDY)[1] == text
+    for options in ({"candidates": 3}, {"pairs": 0}, {"pairs": 7}):
+        with llm_of(load_cache=str(file), **options) as llm:
+            assert accepted(llm, GREEDY)[1] == text
 
 
 def test_a_file_gives_back_what_was_written(tmp_path):
-    write(tmp_path / "table", 2, {"a": contents(), "": contents(()), "b": contents((5,))})
+    write(tmp_path / "table", 2, {"a": contents(), "": contents(()), "b": contents(((0, 5),))})
     found = read(tmp_path / "table")
     assert list(found.tables) == ["a", "", "b"] and found.candidates == 2 and found.vocabulary == 8
-    for name, ids in (("a", (3, 7)), ("", ()), ("b", (5,))):
-        for given, back in zip(contents(ids), found.tables[name], strict=True):
+    for name, keys in (("a", ((-1, 3), (2, 7))), ("", ()), ("b", ((0, 5),))):
+        for given, back in zip(contents(keys), found.tables[name], strict=True):
             assert np.array_equal(given, back)
 
 
@@ -137,24 +138,25 @@ def test_a_bad_file_is_refused_with_the_reason(kind, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        (([3, 3], [[1, 2], [1, 2]], [[-1, -2], [-1, -2]]), "ids that do not ascend"),
-        (([3], [[-1, 2]], [[-np.inf, -2]]), "a candidate after none"),
-        (([3], [[2, 2]], [[-1, -2]]), "repeated"),
-        (([3], [[1, 2]], [[-2, -1]]), "not in order"),
-        (([3], [[1, 2]], [[np.nan, -1]]), "log-probability"),
-        (([3], [[1, 2]], [[0.5, -1]]), "log-probability"),
+        (([[0, 3], [0, 3]], [[1, 2], [1, 2]], [[-1, -2], [-1, -2]]), "keys that do not ascend"),
+        (([[-2, 3]], [[1, 2]], [[-1, -2]]), "keys that do not ascend"),
+        (([[0, 3]], [[-1, 2]], [[-np.inf, -2]]), "a candidate after none"),
+        (([[0, 3]], [[2, 2]], [[-1, -2]]), "repeated"),
+        (([[0, 3]], [[1, 2]], [[-2, -1]]), "not in order"),
+        (([[0, 3]], [[1, 2]], [[np.nan, -1]]), "log-probability"),
+        (([[0, 3]], [[1, 2]], [[0.5, -1]]), "log-probability"),
     ],
 )
 def test_rows_that_no_table_has_are_refused(rows, reason, tmp_path):
-    ids, top, logprobs = rows
-    table = np.array(ids, np.int32), np.array(top, np.int32), np.array(logprobs, np.float32)
+    keys, top, logprobs = rows
+    table = np.array(keys, np.int32), np.array(top, np.int32), np.array(logprobs, np.float32)
     write(tmp_path / "table", 2, {"": table})
     with pytest.raises(SpecdecError, match=reason):
         read(tmp_path / "table")
 
 
 def test_what_does_not_fit_together_is_refused_by_key(tmp_path):
-    write(tmp_path / "table", 2, {"": contents((3, 500))})
+    write(tmp_path / "table", 2, {"": contents(((-1, 3), (-1, 500)))})
     for options, said in (
         ({"load_cache": str(tmp_path / "table")}, "has the id 500"),
         ({"load_cache": str(tmp_path / "none")}, "cannot be read"),

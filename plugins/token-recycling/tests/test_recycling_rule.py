@@ -28,104 +28,111 @@ def drafted(call, most):
 def step(rng, vocabulary, n, size):
     """Rows of one step: some ids twice, some candidates outside the vocabulary or missing."""
     tokens = rng.integers(0, vocabulary + 1, size).astype(np.int32)
+    parents = np.array([-1, *(rng.integers(0, i) for i in range(1, size))], np.int32)
     accepted = rng.random(size) < 0.5
     accepted[0] = True
     top = np.stack([rng.permutation(vocabulary + 2)[:n] for _ in range(size)]).astype(np.int32)
     logprobs = np.sort(np.log(rng.dirichlet(np.ones(n + 1), size)[:, :n]), axis=1)[:, ::-1].astype(np.float32)
     top[rng.random((size, n)) < 0.05] = -1
     logprobs[rng.random((size, n)) < 0.02] = -np.inf
-    return tokens, accepted, top, np.ascontiguousarray(logprobs)
+    return tokens, parents, accepted, top, np.ascontiguousarray(logprobs)
 
 
 @backends
+@pytest.mark.parametrize("pairs", [0, 1, 64, 5000])
 @pytest.mark.parametrize(("vocabulary", "n"), [(3, 2), (30, 4), (900, 8)])
-def test_trees_are_those_of_the_rule_after_every_step(backend, vocabulary, n):
+def test_trees_are_those_of_the_rule_after_every_step(backend, vocabulary, n, pairs):
     rng = np.random.default_rng(vocabulary)
-    table, oracle = backend(vocabulary, n), Oracle(vocabulary, n)
+    table, oracle = backend(vocabulary, n, pairs), Oracle(vocabulary, n, pairs)
     paths = useful_paths(20, n)
     template = as_array(paths)
     for _ in range(60):
         rows = step(rng, vocabulary, n, int(rng.integers(1, 18)))
-        table.learn(*rows)
-        oracle.learn(*(part.tolist() for part in rows))
+        before = int(rng.integers(-1, vocabulary))
+        table.learn(before, rows)
+        oracle.learn(before, *(part.tolist() for part in rows))
         assert len(table) == len(oracle.rows)
-        newest, most = int(rng.integers(0, vocabulary)), int(rng.integers(0, 21))
+        last, most = (int(rng.integers(-1, vocabulary)), int(rng.integers(0, vocabulary))), int(rng.integers(0, 21))
         least = float(rng.choice([0.0, 0.05]))
         for found, wanted in (
-            (drafted(partial(table.grow, newest, most, least), most), oracle.dynamic(newest, most, least)),
-            (drafted(partial(table.unfold, newest, most, template), most), oracle.static(newest, paths, most)),
+            (drafted(partial(table.grow, last, most, least), most), oracle.dynamic(last, most, least)),
+            (drafted(partial(table.unfold, last, most, template), most), oracle.static(last, paths, most)),
         ):
             assert [node[:2] for node in found] == [node[:2] for node in wanted]
             assert [node[2] for node in found] == pytest.approx([node[2] for node in wanted], rel=1e-6)
-    ids, top, logprobs = table.contents()
-    assert ids.tolist() == sorted(oracle.rows)
-    for token, row, scores in zip(ids.tolist(), top.tolist(), logprobs.tolist(), strict=True):
-        known = oracle.rows[token]
-        assert [(t, s) for t, s in zip(row, scores, strict=True) if t >= 0] == known and row[len(known) :] == [-1] * (
-            n - len(known)
-        )
+    known = {(-1, token): row for token, row in oracle.rows.items()} | dict(oracle.places.values())
+    keys, top, logprobs = table.contents()
+    assert list(map(tuple, keys.tolist())) == sorted(known)
+    for key, row, scores in zip(keys.tolist(), top.tolist(), logprobs.tolist(), strict=True):
+        expected = known[tuple(key)]
+        assert [(t, s) for t, s in zip(row, scores, strict=True) if t >= 0] == expected
+        assert row[len(expected) :] == [-1] * (n - len(expected))
+    again = backend(vocabulary, n, pairs)
+    again.put((keys, top, logprobs))
+    assert all(np.array_equal(a, b) for a, b in zip(again.contents(), table.contents(), strict=True))
+
+
+def only(tokens, top, logs, accepted=None):
+    """Rows of a chain."""
+    size = len(tokens)
+    accepted = np.ones(size, np.bool_) if accepted is None else np.array(accepted)
+    parents = np.arange(-1, size - 1, dtype=np.int32)
+    return np.array(tokens, np.int32), parents, accepted, np.array(top, np.int32), np.array(logs, np.float32)
 
 
 @backends
 def test_the_worked_example_of_the_paper_is_reproduced(backend):
     """V = 8, k = 2: a tree of six nodes, the ids that greedy verification emits, and the table after it."""
-    table = backend(8, 2)
-    logs = np.log(np.array([[0.6, 0.3]], np.float32))
-
-    def put(token, row):
-        table.learn(np.array([token], np.int32), np.array([True]), np.array([row], np.int32), logs)
-
+    table = backend(8, 2, 0)
+    logs = np.log([0.6, 0.3])
     for token, row in ((5, [3, 6]), (3, [1, 4]), (6, [2, 7]), (1, [0, 5])):
-        put(token, row)
+        table.learn(-1, only([token], [row], [logs]))
     template = as_array([(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
-    tree = drafted(lambda *to: table.unfold(5, 6, template, *to), 6)
+    tree = drafted(partial(table.unfold, (-1, 5), 6, template), 6)
     assert [node[:2] for node in tree] == [(3, -1), (6, -1), (1, 0), (4, 0), (2, 1), (0, 2)]
     answers = [[6, 3], [1, 0], [2, 7], [0, 5], [3, 6], [4, 0], [5, 6]]
-    tokens, accepted = [5, 3, 6, 1, 4, 2, 0], [True, False, True, False, False, True, False]
-    table.learn(np.array(tokens, np.int32), np.array(accepted), np.array(answers, np.int32), np.repeat(logs, 7, axis=0))
-    ids, top, _ = table.contents()
-    assert dict(zip(ids.tolist(), top.tolist(), strict=True)) == {
+    accepted = [True, False, True, False, False, True, False]
+    table.learn(-1, only([5, 3, 6, 1, 4, 2, 0], answers, [logs] * 7, accepted))
+    keys, top, _ = table.contents()
+    assert dict(zip(keys[:, 1].tolist(), top.tolist(), strict=True)) == {
         0: [5, 6], 1: [0, 5], 2: [4, 0], 3: [1, 0], 4: [3, 6], 5: [6, 3], 6: [2, 7]
     }  # fmt: skip
 
 
 @backends
 def test_of_rows_with_one_id_the_last_of_the_text_wins(backend):
-    table = backend(9, 1)
-    logs = np.zeros((4, 1), np.float32)
-    tokens, accepted = np.full(4, 5, np.int32), np.array([True, True, False, False])
-    table.learn(tokens, accepted, np.array([[1], [2], [3], [4]], np.int32), logs)
+    table = backend(9, 1, 0)
+    table.learn(-1, only([5] * 4, [[1], [2], [3], [4]], [[0.0]] * 4, [True, True, False, False]))
     assert table.contents()[1].tolist() == [[2]]
 
 
 @backends
-def test_ids_outside_the_vocabulary_are_neither_learnt_nor_looked_up(backend):
-    table = backend(4, 2)
-    logs = np.full((2, 2), -1.0, np.float32)
-    table.learn(np.array([4, -1], np.int32), np.ones(2, np.bool_), np.array([[0, 1], [0, 1]], np.int32), logs)
-    table.learn(np.array([0, 1], np.int32), np.ones(2, np.bool_), np.array([[4, 1], [1, 4]], np.int32), logs)
-    assert table.contents()[0].tolist() == [1] and table.contents()[1].tolist() == [[1, -1]]
-    assert drafted(lambda *to: table.grow(7, 3, 0.0, *to), 3) == []
+def test_what_followed_two_ids_comes_before_what_followed_one(backend):
+    table = backend(20, 1, 100)
+    table.learn(1, only([5], [[11]], [[-0.1]]))
+    table.learn(2, only([5], [[12]], [[-0.2]]))
+    first = {last: drafted(partial(table.grow, last, 1, 0.0), 1)[0][0] for last in ((1, 5), (2, 5), (3, 5), (-1, 5))}
+    assert first == {(1, 5): 11, (2, 5): 12, (3, 5): 12, (-1, 5): 12}
 
 
 @backends
-def test_a_table_of_all_ids_has_room_for_them_and_no_more(backend):
-    table = backend(1000, 2)
+def test_ids_outside_the_vocabulary_are_neither_learnt_nor_looked_up(backend):
+    table = backend(4, 2, 10)
+    table.learn(7, only([4, -1], [[0, 1]] * 2, [[-1, -2]] * 2))
+    table.learn(-5, only([0, 1], [[4, 1], [1, 4]], [[-1, -2]] * 2))
+    keys, top, _ = table.contents()
+    assert keys.tolist() == [[-1, 1], [0, 1]] and top.tolist() == [[1, -1]] * 2
+    assert drafted(partial(table.grow, (0, 7), 3, 0.0), 3) == []
+
+
+@pytest.mark.parametrize("pairs", [0, 64])
+def test_a_table_of_all_ids_has_room_for_them_and_no_more(pairs):
+    table = Compiled(1000, 2, pairs)
     rng = np.random.default_rng(0)
-    before = None
     for _ in range(300):
-        tokens = rng.integers(0, 1000, 40).astype(np.int32)
-        table.learn(
-            tokens,
-            np.ones(40, np.bool_),
-            np.tile(np.array([[3, 4]], np.int32), (40, 1)),
-            np.full((40, 2), -1, np.float32),
-        )
-        if len(table) == 1000:
-            before = before or table.memory_bytes()
-    assert len(table) == 1000 and table.memory_bytes() == before
-    if backend is Compiled:
-        assert before == 4 * 1001 + 1001 * 2 * 8
+        table.learn(3, only(rng.integers(0, 1000, 40), [[3, 4]] * 40, [[-1, -1]] * 40))
+    assert len(table) == 1000
+    assert table.memory_bytes() == 4 * 1001 + 8 * pairs + (1000 + pairs) * 2 * 8
 
 
 def test_the_usual_template_has_each_path_behind_its_beginning_and_the_best_ones_first():

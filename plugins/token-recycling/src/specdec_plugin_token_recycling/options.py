@@ -12,6 +12,8 @@ Shape = Literal["dynamic", "static", "chain"]
 Path = tuple[int, ...]
 
 CANDIDATES = 8
+PAIRS = 65_536
+TOKEN_PROB = 0.05
 NAMESPACES = 64
 
 
@@ -19,6 +21,9 @@ class RecyclingOptions(MethodOptions):
     """What is kept of the target's answers, who shares it, and how drafts are made of it."""
 
     candidates: int = Field(CANDIDATES, ge=1, le=64, description="Next ids that are kept for each id, the likeliest.")
+    pairs: int = Field(
+        PAIRS, ge=0, description="Places for pairs of ids, whose next ids are kept as well and come first. 0 = none."
+    )
     tree: Shape = Field(
         "dynamic",
         description="dynamic: the likeliest nodes, whatever tree they form. static: a tree of ranks that is given "
@@ -30,7 +35,7 @@ class RecyclingOptions(MethodOptions):
         "null = one for the number of drafts.",
     )
     min_token_prob: float = Field(
-        0.0, ge=0, le=1, description="No node of a dynamic tree is estimated to be less likely than this."
+        TOKEN_PROB, ge=0, le=1, description="No node of a dynamic tree is estimated to be less likely than this."
     )
     shared: bool = Field(
         True, description="Whether requests of one namespace share what is kept. false = each request has its own."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +15,7 @@ from specdec_plugin_token_recycling import table_file
 from specdec_plugin_token_recycling.templates import template_of
 
 if TYPE_CHECKING:
-    from specdec_core.draft import BatchView, FinishReason, RequestView, VerifiedRows
+    from specdec_core.draft import BatchView, FinishReason, IntArray, RequestView, VerifiedRows
     from specdec_plugin_token_recycling.options import RecyclingOptions
     from specdec_plugin_token_recycling.table import MakeTable, Table
 
@@ -41,12 +43,12 @@ class RecyclingProposer:
     def start(self, request: RequestView) -> None:
         """Find the request's table; a request of that id that was not finished is forgotten first."""
         if not self._options.shared:
-            self._running[request.id] = "", self._make(self._vocab_size, self._options.candidates)
+            self._running[request.id] = "", self._new()
             return
         namespace = "" if request.extra is None else request.extra.namespace
         table = self._tables.get(namespace)
         if table is None:
-            table = self._tables[namespace] = self._make(self._vocab_size, self._options.candidates)
+            table = self._tables[namespace] = self._new()
         self._tables.move_to_end(namespace)
         self._running[request.id] = namespace, table
         self._forget_the_oldest()
@@ -55,7 +57,7 @@ class RecyclingProposer:
         """Learn from the last step, and return one tree or chain a row, with each id's probability."""
         tables = [self._of(request.id) for request in batch.requests]
         if batch.verified is not None:
-            self._learn(batch.verified, tables)
+            self._learn(batch.verified, tables, batch.requests)
         limits = batch.max_draft.tolist()
         out = np.empty((2, sum(limits)), np.int32)
         confidence = np.empty(out.shape[1], np.float32)
@@ -63,11 +65,11 @@ class RecyclingProposer:
         for request, table, limit in zip(batch.requests, tables, limits, strict=True):
             count = 0
             if limit:
-                newest = int(request.tokens[-1])
+                last = _last_two(request.tokens, 0)
                 if template is None:
-                    count = table.grow(newest, limit, least, out, confidence, total)
+                    count = table.grow(last, limit, least, out, confidence, total)
                 else:
-                    count = table.unfold(newest, limit, template, out, confidence, total)
+                    count = table.unfold(last, limit, template, out, confidence, total)
             lengths.append(count)
             total += count
         parents = out[1, :total] if self._tree else None
@@ -96,12 +98,17 @@ class RecyclingProposer:
         tables.update((id(table), table) for table in self._tables.values())
         return sum(table.memory_bytes() for table in tables.values())
 
-    def _learn(self, rows: VerifiedRows, tables: list[Table]) -> None:
+    def _new(self) -> Table:
+        return self._make(self._vocab_size, self._options.candidates, self._options.pairs)
+
+    def _learn(self, rows: VerifiedRows, tables: Sequence[Table], requests: Sequence[RequestView]) -> None:
         ends = np.searchsorted(rows.request, np.arange(len(tables) + 1)).tolist()
-        for table, start, end in zip(tables, ends, ends[1:], strict=False):
+        for table, request, (start, end) in zip(tables, requests, itertools.pairwise(ends), strict=True):
             if start < end:
                 own = slice(start, end)
-                table.learn(rows.tokens[own], rows.accepted[own], rows.top_ids[own], rows.top_logprobs[own])
+                accepted = rows.accepted[own]
+                shown = rows.tokens[own], rows.parents[own], accepted, rows.top_ids[own], rows.top_logprobs[own]
+                table.learn(_last_two(request.tokens, int(accepted.sum()))[0], shown)
 
     def _forget_the_oldest(self) -> None:
         """Drop namespaces in which no request runs, the longest unused first, while there are too many."""
@@ -113,10 +120,9 @@ class RecyclingProposer:
 
     def _load(self, path: str) -> None:
         kept = table_file.read(path)
-        n = self._options.candidates
-        for namespace, (ids, top, logprobs) in kept.tables.items():
-            table = self._tables[namespace] = self._make(self._vocab_size, n)
-            table.learn(ids, np.zeros(len(ids), np.bool_), top, logprobs)
+        for namespace, contents in kept.tables.items():
+            table = self._tables[namespace] = self._new()
+            table.put(contents)
         self._digest = kept.digest
 
     def _of(self, request_id: str) -> Table:
@@ -125,3 +131,9 @@ class RecyclingProposer:
             message = f"token_recycling: request {request_id!r} is not known; call start(request) before propose(batch)"
             raise SpecdecError(message)
         return known[1]
+
+
+def _last_two(tokens: IntArray, without: int) -> tuple[int, int]:
+    """Return the last two of some ids without the newest `without` ones; the first is -1 where there is none."""
+    end = len(tokens) - without
+    return int(tokens[end - 2]) if end > 1 else -1, int(tokens[end - 1])

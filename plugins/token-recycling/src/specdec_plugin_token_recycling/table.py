@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,26 +13,45 @@ if TYPE_CHECKING:
 
     FloatArray = npt.NDArray[np.float32]
     Contents = tuple[IntArray, IntArray, FloatArray]
+    Rows = tuple[IntArray, IntArray, BoolArray, IntArray, FloatArray]  # tokens, parents, accepted, top ids, logprobs
+
+SPREAD: Final = 1_000_003
+
+
+def place_of(before: int, token: int, pairs: int) -> int:
+    """Return where a pair is kept."""
+    return (before * SPREAD + token) % pairs
 
 
 class Table(Protocol):
-    """For each id the candidates that the target last showed after it, at most n, the likeliest first."""
+    """The candidates that the target last showed after an id, and after a pair of ids; at most n, the likeliest first.
 
-    def __init__(self, vocabulary: int, n: int) -> None:
-        """Make an empty table of ids below `vocabulary`."""
+    A pair is kept in the place that `place_of` gives it, and drives out the one that was there. What comes after an id
+    is looked up by the pair of the id before it and itself, and where that is not kept, by the id alone.
+    """
+
+    def __init__(self, vocabulary: int, n: int, pairs: int) -> None:
+        """Make an empty table of ids below `vocabulary`, with places for so many pairs."""
 
     def __len__(self) -> int:
-        """Return the number of ids that have candidates."""
+        """Return the number of ids that have candidates, pairs not counted."""
 
-    def learn(self, tokens: IntArray, accepted: BoolArray, top_ids: IntArray, top_logprobs: FloatArray) -> None:
-        """Take in the rows of one request in one step; arrays as in `specdec_core.draft.VerifiedRows`.
+    def learn(self, before: int, rows: Rows) -> None:
+        """Take in the rows of one request in one step; `before` is the id before the first one, -1 for none.
 
         All rows in order, then those of the text again: what was right wins. A candidate outside the vocabulary, or
         without a finite log-probability, ends its row; a row without candidates is passed over.
         """
 
-    def grow(self, newest: int, most: int, least: float, out: IntArray, confidence: FloatArray, start: int) -> int:
-        """Draft the likeliest tree behind an id, and return its number of nodes, at most `most`.
+    def put(self, contents: Contents) -> None:
+        """Take in what `contents` of another table returned, in order."""
+
+    def grow(
+        self, last: tuple[int, int], most: int, least: float, out: IntArray, confidence: FloatArray, start: int
+    ) -> int:
+        """Draft the likeliest tree behind the last two ids, and return its number of nodes, at most `most`.
+
+        The first of the two is -1 where there is none.
 
         A node's probability is the product of those on its path. The likeliest one comes next, of equals that of the
         parent which was made first; none is less likely than `least`. Ids go to out[0] [room] from `start` on, parents
@@ -40,7 +59,7 @@ class Table(Protocol):
         """
 
     def unfold(
-        self, newest: int, most: int, template: IntArray, out: IntArray, confidence: FloatArray, start: int
+        self, last: tuple[int, int], most: int, template: IntArray, out: IntArray, confidence: FloatArray, start: int
     ) -> int:
         """Draft the first `most` nodes of a template, [2, nodes]: the parent of each node, -1 = the id, and its rank.
 
@@ -48,10 +67,14 @@ class Table(Protocol):
         """
 
     def contents(self) -> Contents:
-        """Return ids [m], candidates [m, n], -1 where there is none, and their log-probabilities, in order of ids."""
+        """Return keys [m, 2], the id before and the id, candidates [m, n], and their log-probabilities.
+
+        They are in order of keys. The id before is -1 where candidates are kept for an id alone; a candidate is -1
+        where there is none.
+        """
 
     def memory_bytes(self) -> int:
         """Return the bytes held."""
 
 
-MakeTable = Callable[[int, int], Table]
+MakeTable = Callable[[int, int, int], Table]

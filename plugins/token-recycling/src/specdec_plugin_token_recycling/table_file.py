@@ -6,7 +6,7 @@ All numbers are little-endian.
     4         version of the format, 1
     4         length of the description
     ...       the description, UTF-8 JSON: {"candidates": n, "namespaces": [names], "rows": [rows of each]}
-    4 each    for each namespace, in order: the ids of its rows, ascending
+    4 each    for each namespace, in order: the keys of its rows, ascending: the id before, -1 for any, and the id
     4 each    their candidates, n a row, the likeliest first, -1 where there is none
     4 each    the log-probabilities of these, float32, minus infinity where there is none
     32        SHA-256 of all before it
@@ -49,7 +49,7 @@ class Kept:
     @property
     def vocabulary(self) -> int:
         """One more than the largest id."""
-        parts = [part for ids, top, _ in self.tables.values() for part in (ids, top) if part.size]
+        parts = [part for keys, top, _ in self.tables.values() for part in (keys, top) if part.size]
         return 1 + max((int(part.max()) for part in parts), default=-1)
 
 
@@ -59,11 +59,11 @@ def write(path: str | PathLike[str], candidates: int, tables: Mapping[str, Conte
     Raises SpecdecError if it cannot be written; what was there stays.
     """
     target = Path(path)
-    rows = [len(ids) for ids, _, _ in tables.values()]
+    rows = [len(keys) for keys, _, _ in tables.values()]
     encoded = json.dumps({"candidates": candidates, "namespaces": list(tables), "rows": rows}).encode()
     parts = [MAGIC, np.array([VERSION, len(encoded)], "<u4").tobytes(), encoded]
-    for ids, top, logprobs in tables.values():
-        parts += [ids.astype("<i4").tobytes(), top.astype("<i4").tobytes(), logprobs.astype("<f4").tobytes()]
+    for keys, top, logprobs in tables.values():
+        parts += [keys.astype("<i4").tobytes(), top.astype("<i4").tobytes(), logprobs.astype("<f4").tobytes()]
     whole = b"".join(parts)
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -109,27 +109,31 @@ def _kept(description: dict[str, Any], data: bytes, digest: bytes) -> Kept:
     if n < 1 or len(names) != len(counts) or not all(isinstance(name, str) for name in names):
         message = "the description is not one"
         raise ValueError(message)
-    if 4 * sum(counts) * (1 + 2 * n) != len(data):
+    if 8 * sum(counts) * (1 + n) != len(data):
         message = f"{len(data)} bytes for {sum(counts)} rows"
         raise ValueError(message)
     tables, at = {}, 0
     for name, count in zip(names, counts, strict=True):
-        ids, top, logprobs = (
+        keys, top, logprobs = (
             np.frombuffer(data, kind, count * width, at + 4 * count * before)
-            for kind, width, before in (("<i4", 1, 0), ("<i4", n, 1), ("<f4", n, 1 + n))
+            for kind, width, before in (("<i4", 2, 0), ("<i4", n, 2), ("<f4", n, 2 + n))
         )
-        at += 4 * count * (1 + 2 * n)
-        tables[name] = (ids.astype(np.int32), top.reshape(-1, n).astype(np.int32), logprobs.reshape(-1, n).copy())
+        at += 8 * count * (1 + n)
+        tables[name] = (
+            keys.reshape(-1, 2).astype(np.int32),
+            top.reshape(-1, n).astype(np.int32),
+            logprobs.reshape(-1, n).copy(),
+        )
         _check(*tables[name])
     return Kept(n, tables, digest)
 
 
-def _check(ids: Any, top: Any, logprobs: Any) -> None:
+def _check(keys: Any, top: Any, logprobs: Any) -> None:
     """Raise ValueError for rows that no table can have."""
     there = top >= 0
     ordered = np.sort(np.where(there, top, -1 - np.arange(top.shape[1])), axis=1)
     wrong = {
-        "ids that do not ascend": len(ids) > 0 and (ids[0] < 0 or (np.diff(ids) < 1).any()),
+        "keys that do not ascend": (keys < [-1, 0]).any() or (np.diff(keys.astype(np.int64) @ [2**32, 1]) < 1).any(),
         "a candidate after none": (np.diff(there.astype(np.int8), axis=1) > 0).any() or not there[:, 0].all(),
         "a candidate that is repeated": (np.diff(ordered, axis=1) == 0).any(),
         "a log-probability that is not one": (~(logprobs[there] <= 0)).any() or (logprobs[~there] != -np.inf).any(),

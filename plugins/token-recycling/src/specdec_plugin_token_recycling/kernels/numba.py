@@ -1,4 +1,4 @@
-"""The compiled backend of `recycling_table`: rows in flat arrays that grow, found by an index over the vocabulary."""
+"""The compiled backend of `recycling_table`: rows of candidates in flat arrays, those of pairs before those of ids."""
 
 # mypy: disallow-untyped-decorators=False
 from __future__ import annotations
@@ -9,54 +9,98 @@ import numpy as np
 from numba import boolean, float32, float64, int32, int64, types, void
 
 from specdec_nn.ops.cpu.jit import Jit
+from specdec_plugin_token_recycling.table import SPREAD
 
 if TYPE_CHECKING:
-    from specdec_core.draft import BoolArray, IntArray
-    from specdec_plugin_token_recycling.table import Contents, FloatArray
+    from specdec_core.draft import IntArray
+    from specdec_plugin_token_recycling.table import Contents, FloatArray, Rows
 
-njit: Final = Jit("specdec_plugin_token_recycling.kernels").njit
-ROOM: Final = 256  # rows before the first growth
+njit: Final = Jit("specdec_plugin_token_recycling.kernels", "specdec_plugin_token_recycling.table").njit
+ROOM: Final = 256  # rows of ids before the first growth
 
 _IDS = types.Array(int32, 1, "C", readonly=True)
 _FLAGS = types.Array(boolean, 1, "C", readonly=True)
 _TOP = types.Array(int32, 2, "C", readonly=True)
 _LOGS = types.Array(float32, 2, "C", readonly=True)
-_INDEX, _ROWS, _SCORES = int32[::1], int32[:, ::1], float32[:, ::1]
+# index[0] counts the ids that have a row, index[1 + id] is 1 + the number of an id's row, 0 for none. keys[place] is
+# 1 + the pair that is kept there, 0 for none. Rows of pairs come first: the id with number i has row len(keys) + i.
+_INDEX, _KEYS, _ROWS, _SCORES = int32[::1], int64[::1], int32[:, ::1], float32[:, ::1]
 
 
-@njit(void(_INDEX, _ROWS, _SCORES, _IDS, _FLAGS, _TOP, _LOGS, int64), nogil=True)
+@njit(nogil=True, inline="always")
+def _after(index: Any, keys: Any, first: Any, token: Any) -> Any:
+    """Return the row of what comes after two ids, -1 for none."""
+    if len(keys) > 0 and first >= 0:
+        place = (np.int64(first) * SPREAD + token) % len(keys)
+        if keys[place] == np.int64(first) * len(index) + token + 1:
+            return place
+    return len(keys) + np.int64(index[1 + token]) - 1 if index[1 + token] else np.int64(-1)
+
+
+@njit(nogil=True)
+def _write(row: Any, rows: Any, scores: Any, top: Any, logprobs: Any, vocabulary: Any) -> None:
+    there = True
+    for j in range(rows.shape[1]):
+        there = there and j < len(top) and 0 <= top[j] < vocabulary and np.isfinite(logprobs[j])
+        rows[row, j] = top[j] if there else -1
+        scores[row, j] = logprobs[j] if there else -np.inf
+
+
+@njit(nogil=True)
+def _keep(index: Any, keys: Any, rows: Any, scores: Any, first: Any, token: Any, top: Any, logprobs: Any) -> None:
+    """Write the row of a pair, or with `first` -1 that of an id."""
+    if first < 0:
+        if index[1 + token] == 0:
+            index[0] += 1
+            index[1 + token] = index[0]
+        row = len(keys) + np.int64(index[1 + token]) - 1
+    else:
+        row = (np.int64(first) * SPREAD + token) % len(keys)
+        keys[row] = np.int64(first) * len(index) + token + 1
+    _write(row, rows, scores, top, logprobs, len(index) - 1)
+
+
+@njit(void(_INDEX, _KEYS, _ROWS, _SCORES, int64, _IDS, _IDS, _FLAGS, _TOP, _LOGS), nogil=True)
 def _learn(
-    index: Any, rows: Any, scores: Any, tokens: Any, accepted: Any, top_ids: Any, top_logprobs: Any, n: Any
-) -> None:
-    """Write rows; index[0] is how many there are, index[1 + id] the number of an id's row, 0 for none."""
-    vocabulary, width = len(index) - 1, min(n, top_ids.shape[1])
+    index: Any, keys: Any, rows: Any, scores: Any, before: Any, tokens: Any, parents: Any, accepted: Any, top: Any,
+    logprobs: Any
+) -> None:  # fmt: skip
+    vocabulary = len(index) - 1
+    if top.shape[1] == 0:
+        return
     for again in range(2):
         for i in range(len(tokens)):
             token = tokens[i]
-            if (again == 1 and not accepted[i]) or token < 0 or token >= vocabulary or width == 0:
+            if (again == 1 and not accepted[i]) or token < 0 or token >= vocabulary:
                 continue
-            if not (0 <= top_ids[i, 0] < vocabulary and np.isfinite(top_logprobs[i, 0])):
+            if not (0 <= top[i, 0] < vocabulary and np.isfinite(logprobs[i, 0])):
                 continue
-            row = index[1 + token]
-            if row == 0:
-                index[0] += 1
-                row = index[1 + token] = index[0]
-            there = True
-            for j in range(n):
-                there = there and j < width and 0 <= top_ids[i, j] < vocabulary and np.isfinite(top_logprobs[i, j])
-                rows[row, j] = top_ids[i, j] if there else -1
-                scores[row, j] = top_logprobs[i, j] if there else -np.inf
+            _keep(index, keys, rows, scores, -1, token, top[i], logprobs[i])
+            first = np.int64(before) if parents[i] < 0 else np.int64(tokens[parents[i]])
+            if len(keys) > 0 and 0 <= first < vocabulary:
+                _keep(index, keys, rows, scores, first, token, top[i], logprobs[i])
 
 
-@njit(int64(_INDEX, _ROWS, _SCORES, int64, int64, float64, _ROWS, float32[::1], int64), nogil=True)
+@njit(void(_INDEX, _KEYS, _ROWS, _SCORES, _TOP, _TOP, _LOGS), nogil=True)
+def _put(index: Any, keys: Any, rows: Any, scores: Any, given: Any, top: Any, logprobs: Any) -> None:
+    for i in range(len(given)):
+        if given[i, 0] < 0 or len(keys) > 0:
+            _keep(index, keys, rows, scores, given[i, 0], given[i, 1], top[i], logprobs[i])
+
+
+@njit(
+    int64(_INDEX, _KEYS, _ROWS, _SCORES, int64, int64, int64, float64, _ROWS, float32[::1], int64),
+    nogil=True,
+)
 def _grow(
-    index: Any, rows: Any, scores: Any, newest: Any, most: Any, least: Any, out: Any, confidence: Any, start: Any
-) -> Any:
+    index: Any, keys: Any, rows: Any, scores: Any, before: Any, newest: Any, most: Any, least: Any, out: Any,
+    confidence: Any, start: Any
+) -> Any:  # fmt: skip
     n = rows.shape[1]
-    row, used, score = np.empty(most + 1, np.int32), np.zeros(most + 1, np.int32), np.empty(most + 1)
-    bound = np.empty(most + 1)  # of each node's next child, -inf where there is none
-    row[0], score[0] = index[1 + newest], 0.0
-    bound[0] = scores[row[0], 0] if row[0] else -np.inf
+    row, used, score = np.empty(most + 1, np.int64), np.zeros(most + 1, np.int32), np.empty(most + 1)
+    bound = np.empty(most + 1)  # the score of each node's next child, -inf where there is none
+    row[0], score[0] = _after(index, keys, before, newest), 0.0
+    bound[0] = scores[row[0], 0] if row[0] >= 0 else -np.inf
     count = 0
     while count < most:
         whose = 0
@@ -66,36 +110,39 @@ def _grow(
         best = bound[whose]
         if best == -np.inf or np.exp(best) < least:
             break
-        token = rows[row[whose], used[whose]]
+        token = np.int64(rows[row[whose], used[whose]])
+        first = newest if whose == 0 else np.int64(out[0, start + whose - 1])
         out[0, start + count], out[1, start + count] = token, whose - 1
         confidence[start + count] = np.exp(best)
         used[whose] += 1
         bound[whose] = score[whose] + scores[row[whose], used[whose]] if used[whose] < n else -np.inf
         count += 1
-        row[count], score[count] = index[1 + token], best
-        bound[count] = best + scores[row[count], 0] if row[count] else -np.inf
+        row[count], score[count] = _after(index, keys, first, token), best
+        bound[count] = best + scores[row[count], 0] if row[count] >= 0 else -np.inf
     return count
 
 
-@njit(int64(_INDEX, _ROWS, _SCORES, int64, int64, _TOP, _ROWS, float32[::1], int64), nogil=True)
+@njit(int64(_INDEX, _KEYS, _ROWS, _SCORES, int64, int64, int64, _TOP, _ROWS, float32[::1], int64), nogil=True)
 def _unfold(
-    index: Any, rows: Any, scores: Any, newest: Any, most: Any, template: Any, out: Any, confidence: Any, start: Any
-) -> Any:
+    index: Any, keys: Any, rows: Any, scores: Any, before: Any, newest: Any, most: Any, template: Any, out: Any,
+    confidence: Any, start: Any
+) -> Any:  # fmt: skip
     nodes, n = template.shape[1], rows.shape[1]
     place, score = np.full(nodes + 1, -2, np.int32), np.zeros(nodes + 1)  # -2: the node was left out
-    place[0] = -1
+    row = np.empty(nodes + 1, np.int64)
+    place[0], row[0] = -1, _after(index, keys, before, newest)
     count = 0
     for node in range(nodes):
         if count == most:
             break
         parent, rank = 1 + template[0, node], template[1, node]
-        if place[parent] == -2 or rank >= n:
+        if place[parent] == -2 or rank >= n or row[parent] < 0 or rows[row[parent], rank] < 0:
             continue
-        row = index[1 + (newest if place[parent] < 0 else out[0, start + place[parent]])]
-        if row == 0 or rows[row, rank] < 0:
-            continue
-        score[1 + node] = score[parent] + scores[row, rank]
-        out[0, start + count], out[1, start + count] = rows[row, rank], place[parent]
+        token = np.int64(rows[row[parent], rank])
+        first = newest if place[parent] < 0 else np.int64(out[0, start + place[parent]])
+        score[1 + node] = score[parent] + scores[row[parent], rank]
+        row[1 + node] = _after(index, keys, first, token)
+        out[0, start + count], out[1, start + count] = token, place[parent]
         confidence[start + count] = np.exp(score[1 + node])
         place[1 + node] = count
         count += 1
@@ -105,54 +152,70 @@ def _unfold(
 class Table:
     """Candidates in arrays; see `specdec_plugin_token_recycling.table.Table`."""
 
-    def __init__(self, vocabulary: int, n: int) -> None:
-        """Make an empty table; row 0 stays unused."""
+    def __init__(self, vocabulary: int, n: int, pairs: int) -> None:
+        """Make an empty table."""
         self._vocabulary: Final = vocabulary
-        self._n: Final = n
         self._index: Final = np.zeros(1 + vocabulary, np.int32)
-        self._rows: IntArray = np.empty((ROOM, n), np.int32)
-        self._scores: FloatArray = np.empty((ROOM, n), np.float32)
+        self._keys: Final = np.zeros(pairs, np.int64)
+        self._rows: IntArray = np.empty((pairs + ROOM, n), np.int32)
+        self._scores: FloatArray = np.empty((pairs + ROOM, n), np.float32)
 
     def __len__(self) -> int:
         """Return the number of ids that have candidates."""
         return int(self._index[0])
 
-    def learn(self, tokens: IntArray, accepted: BoolArray, top_ids: IntArray, top_logprobs: FloatArray) -> None:
+    def learn(self, before: int, rows: Rows) -> None:
         """Take in rows."""
-        needed = 1 + min(int(self._index[0]) + len(tokens), self._vocabulary)
-        if needed > len(self._rows):
-            self._make_room(min(2 * needed, 1 + self._vocabulary))
-        _learn(self._index, self._rows, self._scores, tokens, accepted, top_ids, top_logprobs, self._n)
+        self._make_room(len(rows[0]))
+        _learn(self._index, self._keys, self._rows, self._scores, before, *rows)
 
-    def _make_room(self, size: int) -> None:
+    def put(self, contents: Contents) -> None:
+        """Take in rows of a file."""
+        self._make_room(len(contents[0]))
+        _put(self._index, self._keys, self._rows, self._scores, *contents)
+
+    def _make_room(self, more: int) -> None:
+        needed = min(len(self) + more, self._vocabulary)
+        if len(self._keys) + needed <= len(self._rows):
+            return
+        size = len(self._keys) + min(2 * needed, self._vocabulary)
         for name in ("_rows", "_scores"):
             old = getattr(self, name)
-            new = np.empty((size, self._n), old.dtype)
+            new = np.empty((size, old.shape[1]), old.dtype)
             new[: len(old)] = old
             setattr(self, name, new)
 
-    def grow(self, newest: int, most: int, least: float, out: IntArray, confidence: FloatArray, start: int) -> int:
+    def grow(
+        self, last: tuple[int, int], most: int, least: float, out: IntArray, confidence: FloatArray, start: int
+    ) -> int:
         """Draft the likeliest tree."""
-        if not 0 <= newest < self._vocabulary:
+        if not 0 <= last[1] < self._vocabulary:
             return 0
-        count: int = _grow(self._index, self._rows, self._scores, newest, most, least, out, confidence, start)
+        count: int = _grow(
+            self._index, self._keys, self._rows, self._scores, *last, most, least, out, confidence, start
+        )
         return count
 
     def unfold(
-        self, newest: int, most: int, template: IntArray, out: IntArray, confidence: FloatArray, start: int
+        self, last: tuple[int, int], most: int, template: IntArray, out: IntArray, confidence: FloatArray, start: int
     ) -> int:
         """Draft along a template."""
-        if not 0 <= newest < self._vocabulary:
+        if not 0 <= last[1] < self._vocabulary:
             return 0
-        count: int = _unfold(self._index, self._rows, self._scores, newest, most, template, out, confidence, start)
+        arrays = self._index, self._keys, self._rows, self._scores
+        count: int = _unfold(*arrays, *last, most, template, out, confidence, start)
         return count
 
     def contents(self) -> Contents:
         """Return all rows."""
-        ids = np.flatnonzero(self._index[1:]).astype(np.int32)
-        places = self._index[1 + ids]
-        return ids, self._rows[places], self._scores[places]
+        ids = np.flatnonzero(self._index[1:])
+        places = np.flatnonzero(self._keys)
+        pairs = np.stack(np.divmod(self._keys[places] - 1, len(self._index)), axis=1)
+        pairs = pairs[order := np.lexsort((pairs[:, 1], pairs[:, 0]))]
+        singles = np.stack((np.full_like(ids, -1), ids), axis=1)
+        rows = np.concatenate((len(self._keys) + self._index[1 + ids].astype(np.int64) - 1, places[order]))
+        return np.concatenate((singles, pairs)).astype(np.int32), self._rows[rows], self._scores[rows]
 
     def memory_bytes(self) -> int:
-        """Return the bytes of all arrays."""
-        return self._index.nbytes + self._rows.nbytes + self._scores.nbytes
+        """Return the bytes of all arrays; places of pairs that were never used take no memory on most systems."""
+        return self._index.nbytes + self._keys.nbytes + self._rows.nbytes + self._scores.nbytes

@@ -7,32 +7,48 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specdec_plugin_token_recycling.table import place_of
+
 if TYPE_CHECKING:
-    from specdec_core.draft import BoolArray, IntArray
-    from specdec_plugin_token_recycling.table import Contents, FloatArray
+    from specdec_core.draft import IntArray
+    from specdec_plugin_token_recycling.table import Contents, FloatArray, Rows
 
 Row = list[tuple[int, float]]  # candidates, the likeliest first, with their log-probabilities
 
 
 class Table:
-    """Candidates in a dictionary; see `specdec_plugin_token_recycling.table.Table`."""
+    """Candidates in dictionaries; see `specdec_plugin_token_recycling.table.Table`."""
 
-    def __init__(self, vocabulary: int, n: int) -> None:
+    def __init__(self, vocabulary: int, n: int, pairs: int) -> None:
         """Make an empty table."""
-        self._vocabulary, self._n = vocabulary, n
+        self._vocabulary, self._n, self._pairs = vocabulary, n, pairs
         self._rows: dict[int, Row] = {}
+        self._kept: dict[int, tuple[int, int, Row]] = {}  # by the place of a pair
 
     def __len__(self) -> int:
         """Return the number of ids that have candidates."""
         return len(self._rows)
 
-    def learn(self, tokens: IntArray, accepted: BoolArray, top_ids: IntArray, top_logprobs: FloatArray) -> None:
+    def learn(self, before: int, rows: Rows) -> None:
         """Take in rows."""
+        tokens, parents, accepted, top_ids, top_logprobs = rows
         for i in [*range(len(tokens)), *np.flatnonzero(accepted).tolist()]:
-            token = int(tokens[i])
+            parent = int(parents[i])
             row = self._read(top_ids[i].tolist(), top_logprobs[i].tolist())
+            token, first = int(tokens[i]), before if parent < 0 else int(tokens[parent])
             if row and 0 <= token < self._vocabulary:
                 self._rows[token] = row
+                if self._pairs and 0 <= first < self._vocabulary:
+                    self._kept[place_of(first, token, self._pairs)] = first, token, row
+
+    def put(self, contents: Contents) -> None:
+        """Take in rows of a file."""
+        for (first, token), top, logprobs in zip(*(part.tolist() for part in contents), strict=True):
+            row = self._read(top, logprobs)
+            if first < 0:
+                self._rows[token] = row
+            elif self._pairs:
+                self._kept[place_of(first, token, self._pairs)] = first, token, row
 
     def _read(self, ids: list[int], logprobs: list[float]) -> Row:
         row: Row = []
@@ -42,45 +58,52 @@ class Table:
             row.append((token, logprob))
         return row
 
-    def grow(self, newest: int, most: int, least: float, out: IntArray, confidence: FloatArray, start: int) -> int:
+    def _after(self, first: int, token: int) -> Row:
+        """Return the candidates behind two ids."""
+        if self._pairs and first >= 0:
+            kept = self._kept.get(place_of(first, token, self._pairs))
+            if kept is not None and kept[:2] == (first, token):
+                return kept[2]
+        return self._rows.get(token, [])
+
+    def grow(
+        self, last: tuple[int, int], most: int, least: float, out: IntArray, confidence: FloatArray, start: int
+    ) -> int:
         """Draft the likeliest tree."""
-        opened: list[list[float]] = []  # of the id and of each node: its score, and how many of its children are made
-        tokens, count = [newest], 0
-        opened.append([0.0, 0])
+        opened = [(last[1], 0.0, self._after(*last))]  # the newest id and the nodes: id, score, candidates
+        used = [0]
+        count = 0
         while count < most:
             best, whose = -math.inf, -1
-            for place, (score, used) in enumerate(opened):
-                row = self._rows.get(tokens[place], [])
-                if used < len(row) and score + row[int(used)][1] > best:
-                    best, whose = score + row[int(used)][1], place
+            for place, (_, score, row) in enumerate(opened):
+                if used[place] < len(row) and score + row[used[place]][1] > best:
+                    best, whose = score + row[used[place]][1], place
             if whose < 0 or math.exp(best) < least:
                 break
-            token = self._rows[tokens[whose]][int(opened[whose][1])][0]
-            opened[whose][1] += 1
+            token = opened[whose][2][used[whose]][0]
+            used[whose] += 1
             out[0, start + count], out[1, start + count] = token, whose - 1
             confidence[start + count] = math.exp(best)
-            tokens.append(token)
-            opened.append([best, 0])
+            opened.append((token, best, self._after(opened[whose][0], token)))
+            used.append(0)
             count += 1
         return count
 
     def unfold(
-        self, newest: int, most: int, template: IntArray, out: IntArray, confidence: FloatArray, start: int
+        self, last: tuple[int, int], most: int, template: IntArray, out: IntArray, confidence: FloatArray, start: int
     ) -> int:
         """Draft along a template."""
-        made: dict[int, tuple[int, int, float]] = {-1: (newest, -1, 0.0)}  # its id, its place and its score
+        # The newest id and the nodes that were not left out: id, place, score, candidates.
+        made = {-1: (last[1], -1, 0.0, self._after(*last))}
         count = 0
         for node, (parent, rank) in enumerate(template.T.tolist()):
             if count == most:
                 break
-            if parent not in made:
+            if parent not in made or rank >= len(made[parent][3]):
                 continue
-            token, place, score = made[parent]
-            row = self._rows.get(token, [])
-            if rank >= len(row):
-                continue
+            token, place, score, row = made[parent]
             child, logprob = row[rank]
-            made[node] = child, count, score + logprob
+            made[node] = child, count, score + logprob, self._after(token, child)
             out[0, start + count], out[1, start + count] = child, place
             confidence[start + count] = math.exp(score + logprob)
             count += 1
@@ -88,14 +111,16 @@ class Table:
 
     def contents(self) -> Contents:
         """Return all rows."""
-        ids = np.array(sorted(self._rows), np.int32)
-        top = np.full((len(ids), self._n), -1, np.int32)
-        logprobs = np.full((len(ids), self._n), -np.inf, np.float32)
-        for place, token in enumerate(ids.tolist()):
-            for rank, (child, logprob) in enumerate(self._rows[token]):
+        found = {(-1, token): row for token, row in self._rows.items()}
+        found.update(((first, token), row) for first, token, row in self._kept.values())
+        keys = np.array(sorted(found), np.int32).reshape(-1, 2)
+        top = np.full((len(keys), self._n), -1, np.int32)
+        logprobs = np.full((len(keys), self._n), -np.inf, np.float32)
+        for place, key in enumerate(sorted(found)):
+            for rank, (child, logprob) in enumerate(found[key]):
                 top[place, rank], logprobs[place, rank] = child, logprob
-        return ids, top, logprobs
+        return keys, top, logprobs
 
     def memory_bytes(self) -> int:
         """Return about what the rows take."""
-        return 100 * sum(len(row) for row in self._rows.values())
+        return 100 * (len(self._rows) + len(self._kept)) * self._n
