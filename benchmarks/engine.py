@@ -134,7 +134,8 @@ def further(given: Sequence[str], folder: str, max_tokens: int, plain: LLM) -> d
         config = json.loads(text)
         name = f"specdec {config.pop('name', None) or config['method']}"
         llm = LLM(folder, config, hf_model=plain.model, tokenizer=plain.tokenizer)
-        found[name if name not in found else f"{name} {len(found)}"] = Further(llm, max_tokens)
+        taken = name in found or name in (OURS, OURS_NGRAM, OURS_SUFFIX)
+        found[f"{name} {len(found)}" if taken else name] = Further(llm, max_tokens)
     return found
 
 
@@ -350,7 +351,11 @@ def main(
     functions, plain = arms(str(model_folder()), max_tokens, steps, suffix)
     more = further(arm or (), str(model_folder()), max_tokens, plain)
     functions.update(more)
-    texts = [text for text in load_prompts(prompts, per_task) if not task or text[0] in task] + edit_prompts(edits)
+    texts = load_prompts(prompts, per_task)
+    if unknown := set(task or ()) - {name for name, _ in texts}:
+        message = f"no prompt of {sorted(unknown)}; there are {sorted({name for name, _ in texts})}"
+        raise typer.BadParameter(message)
+    texts = [text for text in texts if not task or text[0] in task] + edit_prompts(edits)
     encoded = plain.chat_prompts([[{"role": "user", "content": text}] for _, text in texts])
     chosen = [(task, prompt["prompt_token_ids"]) for (task, _), prompt in zip(texts, encoded, strict=True)]
     out.parent.mkdir(parents=True, exist_ok=True)
