@@ -9,7 +9,8 @@ With `--suffix` suffix decoding is a further arm. Each repeat has a namespace of
 suffix then do the same prompts a second time, when suffix has heard all the answers.
 
 With `--arm`, which may be given several times, a speculative configuration as JSON is a further arm; a key "name" names
-it. Such an arm keeps what it has learnt: it is cold in the first repeat, and warm in the others.
+it. Such an arm keeps what it has learnt: it is cold in the first repeat, and in the others it has heard all answers. With
+`--warm N` such arms first answer N other prompts of each task, so that the first repeat is warm on unknown prompts.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from spec_bench import load_prompts
+from spec_bench import load_prompts, other_prompts
 from specdec_core import hookimpl
 from specdec_engine import LLM, SamplingParams
 
@@ -133,7 +134,7 @@ def further(given: Sequence[str], folder: str, max_tokens: int, plain: LLM) -> d
     for text in given:
         config = json.loads(text)
         name = f"specdec {config.pop('name', None) or config['method']}"
-        llm = LLM(folder, config, hf_model=plain.model, tokenizer=plain.tokenizer)
+        llm = LLM(folder, config, hf_model=plain.model, tokenizer=plain.tokenizer, enable_prefix_caching=False)
         taken = name in found or name in (OURS, OURS_NGRAM, OURS_SUFFIX)
         found[f"{name} {len(found)}" if taken else name] = Further(llm, max_tokens)
     return found
@@ -186,6 +187,12 @@ def arms(
         llm = LLM(folder, suffix, hf_model=plain.model, tokenizer=plain.tokenizer, enable_prefix_caching=False)
         functions[OURS_SUFFIX] = Suffix(llm, max_tokens)
     return functions, plain
+
+
+def encode(llm: LLM, texts: Sequence[tuple[str, str]]) -> list[tuple[str, list[int]]]:
+    """Return (task, ids) of questions, each a chat of one message."""
+    prompts = llm.chat_prompts([[{"role": "user", "content": text}] for _, text in texts])
+    return [(task, prompt["prompt_token_ids"]) for (task, _), prompt in zip(texts, prompts, strict=True)]
 
 
 def warm_up(functions: dict[str, Callable[[list[int]], list[int]]], prompts: Sequence[tuple[str, list[int]]]) -> None:
@@ -341,6 +348,7 @@ def main(
         list[str] | None, typer.Option(help="A further arm: a speculative configuration as JSON; may be repeated.")
     ] = None,
     task: Annotated[list[str] | None, typer.Option(help="Only prompts of this task; may be repeated.")] = None,
+    warm: Annotated[int, typer.Option(help="Other prompts of each task that the arms of --arm answer before.")] = 0,
     edits: Annotated[int, typer.Option(help="Further prompts that ask for an edit of Python code.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the JSON goes.")] = Path("benchmarks/results/engine.json"),
 ) -> None:
@@ -355,12 +363,15 @@ def main(
     if unknown := set(task or ()) - {name for name, _ in texts}:
         message = f"no prompt of {sorted(unknown)}; there are {sorted({name for name, _ in texts})}"
         raise typer.BadParameter(message)
-    texts = [text for text in texts if not task or text[0] in task] + edit_prompts(edits)
-    encoded = plain.chat_prompts([[{"role": "user", "content": text}] for _, text in texts])
-    chosen = [(task, prompt["prompt_token_ids"]) for (task, _), prompt in zip(texts, encoded, strict=True)]
+    texts = [text for text in texts if not task or text[0] in task]
+    before = encode(plain, other_prompts(prompts, warm, texts)) if warm else []
+    chosen = encode(plain, texts + edit_prompts(edits))
     out.parent.mkdir(parents=True, exist_ok=True)
     results: list[Result] = []
     warm_up(functions, chosen)
+    for function in more.values():
+        for _, ids in before:
+            function(ids)
     for repeat in range(repeats):
         results += run(functions, chosen, repeat, repeats)
         if suffix is not None:
