@@ -91,8 +91,9 @@ class Workload:
 
 def make_arms(folder: str, most: int, ks: Sequence[int], room: int, suffixes: str) -> tuple[list[Arm], LLM]:
     """Return all arms over one model, and the plain engine."""
-    plain = LLM(folder, kv_cache_tokens=room)
-    shared = {"hf_model": plain.model, "tokenizer": plain.tokenizer, "kv_cache_tokens": room}
+    alike: dict[str, Any] = {"kv_cache_tokens": room, "enable_prefix_caching": False}  # fixed arms share an engine
+    plain = LLM(folder, **alike)
+    shared = {"hf_model": plain.model, "tokenizer": plain.tokenizer, **alike}
     arms = [Arm(PLAIN, plain)]
     for method, config in METHODS.items():
         named = method == "suffix"  # whose requests share what they said, so that each arm needs a name of its own
