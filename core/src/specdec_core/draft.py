@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -390,3 +390,17 @@ class StepStats:
     depths: list[int] | None = None
     asked: list[bool] | None = None
     prompt_rows: int = 0
+
+    def copied(self) -> StepStats:
+        """Return figures of their own, for a reader that may change them."""
+        return replace(
+            self,
+            request_ids=list(self.request_ids),
+            proposed=list(self.proposed),
+            drafted=list(self.drafted),
+            accepted=list(self.accepted),
+            emitted=list(self.emitted),
+            seconds=dict(self.seconds),
+            depths=None if self.depths is None else list(self.depths),
+            asked=None if self.asked is None else list(self.asked),
+        )

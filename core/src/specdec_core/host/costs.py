@@ -18,6 +18,7 @@ EXACT: Final = 16  # widths up to this one are kept apart; of wider ones, eight 
 TRUSTED: Final = 2  # measurements that a width needs to count: the first may hold what is only done once
 EAGER: Final = 64  # measurements up to which the curve follows each one;
 RENEWED: Final = 8  # later it follows after so many
+BEYOND: Final = 1 << 20  # rows up to which a curve goes on in a straight line
 
 
 class StepCosts:
@@ -72,9 +73,7 @@ class _Curve:
         if len(self._at) < 2:
             return None
         wanted = np.asarray(x, np.float64)
-        slope = (self._ms[-1] - self._ms[0]) / (self._at[-1] - self._at[0])
-        beyond = np.maximum(wanted - self._at[-1], 0.0)
-        values: FloatArray = np.interp(wanted, self._at, self._ms) + slope * beyond
+        values: FloatArray = np.interp(wanted, self._at, self._ms)
         return values
 
     def _renew(self) -> None:
@@ -86,6 +85,10 @@ class _Curve:
                 points.append((sum(x for x, _ in seen) / len(seen), times[len(times) // 4], len(seen)))
         self._at = np.array([x for x, _, _ in points])
         self._ms = _never_falling([(ms, weight) for _, ms, weight in points])
+        if len(points) > 1:  # beyond the widest that was measured time goes on as it grew up to there
+            slope = (self._ms[-1] - self._ms[0]) / (self._at[-1] - self._at[0])
+            self._at = np.append(self._at, self._at[-1] + BEYOND)
+            self._ms = np.append(self._ms, self._ms[-1] + slope * BEYOND)
 
 
 def _bin(x: int) -> int:

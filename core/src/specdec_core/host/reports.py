@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Final
 
 from specdec_core.draft import StepStats
@@ -52,7 +51,7 @@ class Reports:
         """Count a step, and show it to the controller and to observers. Raises ValueError for contradicting figures."""
         self.metrics.observe(stats)
         if self._controller is not None:
-            self._controller.observe(copy.deepcopy(stats))
+            self._controller.observe(stats.copied())
         if self._observed:
             self._registry.broadcast("specdec_step_finished", step=stats)
 

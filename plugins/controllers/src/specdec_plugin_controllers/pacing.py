@@ -83,8 +83,9 @@ class Paced(ABC):
         if stats.failed is None:
             self.places.learn(slots, self._given[slots], stats, rows)
         drafted, accepted = (np.array(values)[rows] for values in (stats.drafted, stats.accepted))
-        paid = self._paid(slots, len(stats.request_ids), drafted, accepted)
-        self._idle[slots] = np.where(drafted > 0, np.where(paid, self._probe_every, 0), self._idle[slots])
+        if drafted.any():
+            paid = self._paid(slots, len(stats.request_ids), drafted, accepted)
+            self._idle[slots] = np.where(drafted > 0, np.where(paid, self._probe_every, 0), self._idle[slots])
 
     def finished(self, request_ids: Sequence[str]) -> None:
         """Drop what is known of requests."""
@@ -102,8 +103,8 @@ class Paced(ABC):
         """Say of each request whether its drafts brought more than a plain step would have; count what probes cost."""
         if not self._known:
             return accepted > 0
-        plain = float(self.step_ms(batch, 0))
-        longer = self.step_ms(batch + drafted, self._given[slots]) - plain
+        times = self.step_ms(batch + np.append(drafted, 0), np.append(self._given[slots], 0))
+        plain, longer = float(times[-1]), times[:-1] - times[-1]
         paid: npt.NDArray[np.bool_] = accepted / batch * plain > longer
         if self._saved is not None:
             probes = (self._choice[slots] <= 0) & (drafted > 0) & ~paid

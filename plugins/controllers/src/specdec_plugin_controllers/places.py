@@ -99,18 +99,27 @@ class Places:
         What is not known yet of all requests is assumed as at the place before. In one request a place that was not
         tried lately is assumed to be as good as the one before it, or as it is for all if that is better.
         """
-        seen, tried = self._counts[happened, slots], self._counts[possible, slots]
-        share, before = first, np.full(len(slots), first)
-        product = np.ones(len(slots))
-        chances = np.empty((len(slots), self._size))
-        for place in range(self._size):
-            share = float((self._all[happened, place] + PRIOR * share) / (self._all[possible, place] + PRIOR))
-            untried = tried[:, place] < TRIED
-            prior = np.where(untried & (place > 0), np.maximum(share, before), share)
-            before = (seen[:, place] + PRIOR * prior) / (tried[:, place] + PRIOR)
+        seen, tried = self._counts[happened, slots].T, self._counts[possible, slots].T
+        untried = tried < TRIED
+        weight = 1.0 / (tried + PRIOR)
+        fixed, moving = seen * weight, PRIOR * weight
+        shares = self._shares(happened, possible, first)
+        before, product = np.full(len(slots), first), np.ones(len(slots))
+        chances = np.empty((self._size, len(slots)))
+        for place, share in enumerate(shares):
+            prior = np.where(untried[place], np.maximum(share, before), share) if place else share
+            before = fixed[place] + moving[place] * prior
             product = product * before
-            chances[:, place] = product
-        return chances
+            chances[place] = product
+        return chances.T
+
+    def _shares(self, happened: int, possible: int, first: float) -> list[float]:
+        """Return the share of each place over all requests; one that was not tried leans on the one before it."""
+        shares, share = [], first
+        for seen, tried in zip(self._all[happened].tolist(), self._all[possible].tolist(), strict=True):
+            share = (seen + PRIOR * share) / (tried + PRIOR)
+            shares.append(share)
+        return shares
 
     def _add(self, name: str) -> int:
         if not self._free:
