@@ -9,7 +9,7 @@ With `--suffix` suffix decoding is a further arm. Each repeat has a namespace of
 suffix then do the same prompts a second time, when suffix has heard all the answers.
 
 With `--arm`, which may be given several times, a speculative configuration as JSON is a further arm; a key "name" names
-it. Such an arm keeps what it has learnt: it is cold in the first repeat, and in the others it has heard all answers. With
+it. Such an arm keeps what it has learnt: it is cold in the first repeat, and in the others it heard all answers. With
 `--warm N` such arms first answer N other prompts of each task, so that the first repeat is warm on unknown prompts.
 """
 

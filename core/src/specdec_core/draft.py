@@ -345,6 +345,16 @@ class Draft:
             raise ContractError(message)
 
 
+def likeliest(estimates: npt.NDArray[np.floating], count: int) -> BoolArray:
+    """Return [nodes] bool: the `count` drafts of one row with the highest estimates, of equal ones the first.
+
+    Where no estimate is above that of the node's parent, as `DraftBudget.trim` makes them, these are whole paths.
+    """
+    mask: BoolArray = np.zeros(len(estimates), np.bool_)
+    mask[np.argsort(-np.asarray(estimates), kind="stable")[:count]] = True
+    return mask
+
+
 @dataclass(slots=True)
 class Verdict:
     """What a verifier decided for n batch rows.
@@ -377,6 +387,8 @@ class StepStats:
     depths       [n] verified drafts that stand one behind the other on the longest path; None: all of them, in chains
     asked        [n] whether the proposer was to draft for the row; None: for all. Not where speculation was off, nor
                  where no draft had room
+    nodes        [n] which of the verified drafts were accepted, by their index in the row's draft; None: the first
+                 ones, in chains
     """
 
     request_ids: list[str]
@@ -390,6 +402,7 @@ class StepStats:
     depths: list[int] | None = None
     asked: list[bool] | None = None
     prompt_rows: int = 0
+    nodes: list[list[int]] | None = None
 
     def copied(self) -> StepStats:
         """Return figures of their own, for a reader that may change them."""
@@ -403,4 +416,5 @@ class StepStats:
             seconds=dict(self.seconds),
             depths=None if self.depths is None else list(self.depths),
             asked=None if self.asked is None else list(self.asked),
+            nodes=None if self.nodes is None else [list(nodes) for nodes in self.nodes],
         )

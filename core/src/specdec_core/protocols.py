@@ -127,17 +127,17 @@ class ReadsCosts(Protocol):
 class Trims(Protocol):
     """What a controller may offer besides: it cuts drafts after they were made and before the target runs them.
 
-    It is shown chains of point masses alone. They are fixed by what is known before the target's answer, so that a cut
+    It is shown drafts of point masses alone. They are fixed by what is known before the target's answer, so that a cut
     at any place leaves the distribution of the output as it is. A drawn draft is not: one that is dropped because of
     its own estimate leaves its place to the others, and the distribution that it was drawn from is no longer right.
     See docs/controllers.md.
     """
 
     def trim(self, requests: Sequence[RequestView], confidence: Sequence[npt.NDArray[np.float32]]) -> Sequence[int]:
-        """Return for each request how many of its drafts are kept from the first on, 0..len(confidence[i]).
+        """Return for each request how many of its drafts are kept, 0..len(confidence[i]), the likeliest first.
 
-        `confidence[i]` has the `Draft.confidence` of its drafts, and is empty where there are none or they may not be
-        cut.
+        `confidence[i]` has the `Draft.confidence` of its drafts, none above that of its parent, and is empty where
+        there are none or they may not be cut. `specdec_core.draft.likeliest` says which drafts stay.
         """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from specdec_plugin_combine.estimate import Estimate, depth_reached
@@ -111,3 +112,15 @@ def test_an_estimate_follows_what_happened_depth_by_depth():
     assert 0.35 < estimate.rate(1) < 0.65
     assert estimate.rate(2) < 0.1
     assert estimate.expected(2) == pytest.approx(estimate.rate(0) * (1 + estimate.rate(1)))
+
+
+def test_a_part_that_estimates_its_own_nodes_is_taken_at_its_word():
+    # By depth alone both siblings were as likely; the part says which one is.
+    told = PartRow([7, 8, 9], [-1, -1, 1], [0, 0, 0], confidence=[0.1, 0.8, 0.4])
+    merged = merge([told, PartRow([8, 6], None, [1, 1])], [Estimate(), Estimate()], 4)
+    assert merged.tokens == [8, 6, 9, 7]
+    assert merged.confidence is not None
+    first = Estimate().rate(0)
+    np.testing.assert_allclose(merged.confidence[0], 1 - 0.2 * (1 - first))
+    np.testing.assert_allclose(merged.confidence[2], merged.confidence[0] * 0.5)
+    assert merged.confidence == sorted(merged.confidence, reverse=True)

@@ -58,6 +58,21 @@ class TestSuffixConfidence(_Identity):
         return {"controller": self.controller, "suffix_decoding_min_token_prob": 0.0}
 
 
+class TestTreesConfidence(_Identity):
+    """Trees of which the likeliest nodes stay."""
+
+    controller = "confidence"
+
+    @pytest.fixture
+    def method(self):
+        return "combine"
+
+    @pytest.fixture
+    def options(self):
+        parts = [{"method": "suffix", "suffix_decoding_min_token_prob": 0.0}, {"method": "token_recycling"}]
+        return {"controller": self.controller, "rule": "merge", "methods": parts}
+
+
 class TestSuffixGoodput(_Identity):
     controller = "goodput"
 

@@ -59,14 +59,18 @@ def test_cutting_the_unlikely_is_such_a_case():
 
 
 class CutsAll:
-    """Keeps none of what it is shown."""
+    """Keeps `kept` drafts of what it is shown of a request."""
+
+    def __init__(self, kept=0):
+        self.kept = kept
 
     def limit(self, requests, k):
         return k
 
     def trim(self, requests, confidence):
         self.shown = [len(part) for part in confidence]
-        return [0] * len(confidence)
+        self.estimates = [part.tolist() for part in confidence]
+        return [min(self.kept, len(part)) for part in confidence]
 
     def observe(self, stats):
         """Nothing to learn."""
@@ -83,7 +87,7 @@ def sure(count):
     return np.full(count, 0.9, np.float32)
 
 
-def test_the_host_shows_chains_of_point_masses_alone():
+def test_the_host_shows_rows_of_point_masses_alone():
     controller = CutsAll()
     budget = DraftBudget(Configured(), controller)
     requests = [SimpleNamespace(id=str(i)) for i in range(3)]
@@ -96,10 +100,25 @@ def test_the_host_shows_chains_of_point_masses_alone():
     assert controller.shown == [2, 0, 0]
 
 
-def test_drafts_without_estimates_and_trees_are_left_as_they_are():
+@pytest.mark.parametrize(
+    ("kept", "left"), [(0, []), (1, [8]), (2, [8, 7]), (3, [8, 6, 7]), (4, [8, 6, 7, 5]), (5, None)]
+)
+def test_of_a_tree_the_likeliest_nodes_stay_with_all_before_them(kept, left):
+    # 8 (0.6) has 7 (0.5) behind it; 6 (0.3) has 5, which says 0.9 and is no likelier than 6, and 4 (0.1).
+    tokens, parents = np.array([8, 6, 7, 5, 4], np.int32), np.array([-1, -1, 0, 1, 1], np.int32)
+    estimates = np.array([0.6, 0.3, 0.5, 0.9, 0.1], np.float32)
+    controller = CutsAll(kept)
+    tree = Draft([5], tokens, parents=parents, confidence=estimates)
+    cut = DraftBudget(Configured("tree"), controller).trim([SimpleNamespace(id="a")], tree)
+    np.testing.assert_allclose(controller.estimates, [[0.6, 0.3, 0.5, 0.3, 0.1]], rtol=1e-6)
+    assert cut.tokens.tolist() == (tokens.tolist() if left is None else left)
+    cut.check([5], 10, MethodTraits(shape="tree"))
+
+
+def test_drafts_without_estimates_are_left_as_they_are():
     controller = CutsAll()
     requests = [SimpleNamespace(id="a")]
     bare = Draft([2], np.arange(2, dtype=np.int32))
     assert DraftBudget(Configured(), controller).trim(requests, bare).lengths == [2]
-    tree = Draft([2], np.arange(2, dtype=np.int32), parents=np.array([-1, -1], np.int32), confidence=sure(2))
+    tree = Draft([2], np.arange(2, dtype=np.int32), parents=np.array([-1, -1], np.int32))
     assert DraftBudget(Configured("tree"), controller).trim(requests, tree).lengths == [2]

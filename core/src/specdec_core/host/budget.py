@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from specdec_core.draft import Draft, RequestView
+from specdec_core.draft import Draft, IntArray, RequestView, likeliest
 from specdec_core.host.requests import HostRequest, Slot
 from specdec_core.protocols import Controller, ForgetsRequests, Trims
 
@@ -89,20 +90,24 @@ class DraftBudget:
         return limits if self._step_tokens is None else share(limits, self._step_tokens)
 
     def trim(self, requests: Sequence[RequestView], draft: Draft) -> Draft:
-        """Return a host-form draft without what the controller cuts; it is asked about chains of point masses alone."""
-        if self._trims is None or self._trees or not len(draft.tokens):
+        """Return a host-form draft without what the controller cuts; it is asked about rows of point masses alone."""
+        if self._trims is None or not len(draft.tokens):
             return draft
-        if draft.confidence is None or draft.parents is not None:
+        if draft.confidence is None:
             estimates = [np.empty(0, np.float32) for _ in requests]
         else:
             ends = np.cumsum(np.asarray(draft.lengths, np.int64))[:-1].tolist()
             estimates = [np.asarray(part, np.float32).copy() for part in np.split(draft.confidence, ends)]
+            parents: Sequence[IntArray | None] = [None] * len(estimates)
+            if draft.parents is not None:
+                parents = np.split(draft.parents, ends)
+            estimates = [_along_paths(part, own) for part, own in zip(estimates, parents, strict=True)]
             if draft.q_row is not None:
                 drawn = [bool(np.any(part >= 0)) for part in np.split(draft.q_row, ends)]
                 estimates = [part[:0] if is_drawn else part for part, is_drawn in zip(estimates, drawn, strict=True)]
         kept = self._trims.trim(requests, estimates)
         masks = [
-            np.arange(length) < wish if len(part) else np.ones(length, np.bool_)
+            likeliest(part, max(0, wish)) if len(part) else np.ones(length, np.bool_)
             for length, part, wish in zip(draft.lengths or (), estimates, kept, strict=True)
         ]
         return draft.keep(np.concatenate(masks))
@@ -157,3 +162,14 @@ def share(limits: Sequence[int], total: int) -> list[int]:
             shared[i] += 1
             left -= 1
     return shared
+
+
+def _along_paths(estimates: npt.NDArray[np.float32], parents: IntArray | None) -> npt.NDArray[np.float32]:
+    """Return the estimates of one row's nodes, none above that of its parent."""
+    if parents is None:
+        lowest: npt.NDArray[np.float32] = np.minimum.accumulate(estimates) if len(estimates) else estimates
+        return lowest
+    for node, parent in enumerate(parents.tolist()):
+        if parent >= 0:
+            estimates[node] = min(estimates[node], estimates[parent])
+    return estimates

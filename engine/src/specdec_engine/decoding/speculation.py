@@ -103,6 +103,7 @@ class Speculation:
                 emitted=[item.kept for item in decode],
                 depths=[item.draft_depth for item in decode],
                 asked=[item.asked for item in decode],
+                nodes=[item.accepted.tolist() for item in decode] if self.runner.drafts_trees else None,
                 failed=self.runner.containment.step,
                 rows=rows,
                 prompt_rows=sum(len(item.ids) for item in items) - sum(1 + item.num_draft for item in decode),

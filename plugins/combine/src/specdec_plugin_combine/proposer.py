@@ -247,11 +247,16 @@ class CombineProposer:
             each = (range(-1, len(row) - 1) if row.parents is None else row.parents for row in rows)
             parents = np.asarray([parent for own in each for parent in own], np.int32)
         part = np.asarray([origin for row in rows for origin in row.origin], np.int32)
+        confidence = None
+        if all(row.confidence is not None or not len(row) for row in rows):
+            known = [value for row in rows for value in row.confidence or ()]
+            confidence = np.asarray(known, np.float32)
         drawn = None if self._laws is None else self._laws.q()
         if drawn is None:
-            return Draft(lengths, tokens, parents, part=part)
+            return Draft(lengths, tokens, parents, confidence=confidence, part=part)
         q_row = [at for row in rows for at in (row.q_row or [-1] * len(row))]
-        return Draft(lengths, tokens, parents, q=drawn[0], q_row=np.asarray(q_row, np.int32), d2t=drawn[1], part=part)
+        own_q = np.asarray(q_row, np.int32)
+        return Draft(lengths, tokens, parents, drawn[0], own_q, drawn[1], confidence=confidence, part=part)
 
 
 def _split(draft: Draft, part: int, offset: int | None) -> list[PartRow]:
@@ -268,7 +273,8 @@ def _split(draft: Draft, part: int, offset: int | None) -> list[PartRow]:
         q_row = None
         if offset is not None and draft.q_row is not None:
             q_row = [at + offset if at >= 0 else -1 for at in draft.q_row[cut].tolist()]
-        found.append(PartRow(tokens[cut], parents, [part] * length, q_row))
+        confidence = None if draft.confidence is None else draft.confidence[cut].tolist()
+        found.append(PartRow(tokens[cut], parents, [part] * length, q_row, confidence))
         begin += length
     return found
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specdec_core.draft import RequestView, StepStats
+from specdec_core.draft import RequestView, StepStats, likeliest
 from specdec_core.protocols import Costs
 
 FloatArray = npt.NDArray[np.float64]
@@ -65,26 +65,28 @@ class Confidence:
             if self._cuts % self._probe_every == 0:
                 kept = lengths
         self._shown = {
-            request.id: np.asarray(part[:count], np.float64)
+            request.id: np.asarray(part[likeliest(part, count)], np.float64)
             for request, part, count in zip(requests, confidence, kept, strict=True)
         }
         return kept
 
     def observe(self, stats: StepStats) -> None:
         """Compare what was accepted with the estimates."""
-        for name, drafted, accepted in zip(stats.request_ids, stats.drafted, stats.accepted, strict=True):
+        nodes: Sequence[Sequence[int]] = [range(a) for a in stats.accepted] if stats.nodes is None else stats.nodes
+        for name, drafted, accepted in zip(stats.request_ids, stats.drafted, nodes, strict=True):
             estimates = self._shown.pop(name, None)
             if estimates is None:
                 continue
             for place, at in enumerate(_tenths(estimates[:drafted]).tolist()):
                 self._tried[at] = KEPT * self._tried[at] + 1
-                self._right[at] = KEPT * self._right[at] + (place < accepted)
+                self._right[at] = KEPT * self._right[at] + (place in accepted)
 
     def _chances(self, estimates: Estimates) -> FloatArray:
-        """Return the chance that each place of a chain is accepted, which never rises along it."""
-        shares = (self._right / self._tried)[_tenths(estimates)]
-        chances: FloatArray = np.minimum.accumulate(shares) if len(shares) else shares
-        return chances
+        """Return the chance that each draft is accepted; one with a lower estimate has none that is higher."""
+        shares: FloatArray = (self._right / self._tried)[_tenths(estimates)]
+        order = np.argsort(-estimates, kind="stable")
+        shares[order] = np.minimum.accumulate(shares[order]) if len(order) else shares[order]
+        return shares
 
     def _best(self, chances: Sequence[FloatArray], lengths: list[int]) -> list[int]:
         """Return how many places of each chain belong to the best step."""

@@ -105,13 +105,13 @@ class Places:
         fixed, moving = seen * weight, PRIOR * weight
         shares = self._shares(happened, possible, first)
         before, product = np.full(len(slots), first), np.ones(len(slots))
-        chances = np.empty((self._size, len(slots)))
+        chances: FloatArray = np.empty((len(slots), self._size))
         for place, share in enumerate(shares):
             prior = np.where(untried[place], np.maximum(share, before), share) if place else share
             before = fixed[place] + moving[place] * prior
             product = product * before
-            chances[place] = product
-        return chances.T
+            chances[:, place] = product
+        return chances
 
     def _shares(self, happened: int, possible: int, first: float) -> list[float]:
         """Return the share of each place over all requests; one that was not tried leans on the one before it."""
