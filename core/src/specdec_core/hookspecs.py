@@ -16,7 +16,6 @@ from specdec_core.markers import hookspec
 if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions, RequestOptions, ResolvedConfig, SpeculativeConfig
     from specdec_core.context import MethodContext, ProposerBuild
-    from specdec_core.draft import StepStats
     from specdec_core.protocols import Controller, Proposer, Verifier
     from specdec_core.registry.kernels import Kernels
     from specdec_core.sources import (
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         TargetInfo,
         TargetSwap,
     )
+    from specdec_core.stats import StepStats
     from specdec_core.traits import MethodTraits
 
 

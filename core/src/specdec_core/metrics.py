@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from specdec_core.draft import StepStats
+from specdec_core.stats import StepStats
 
 
 @dataclass

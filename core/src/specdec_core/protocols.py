@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
-    from specdec_core.draft import BatchView, BoolArray, Draft, FinishReason, RequestView, StepStats, Verdict
+    from specdec_core.draft import BatchView, BoolArray, Draft, FinishReason, RequestView, Verdict
     from specdec_core.noise import Noise
+    from specdec_core.stats import StepStats
 
 
 @runtime_checkable

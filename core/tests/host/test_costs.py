@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from specdec_core.config.speculative import SpeculativeConfig
-from specdec_core.draft import Draft, StepStats
+from specdec_core.draft import Draft
 from specdec_core.host.budget import DraftBudget
 from specdec_core.host.containment import Containment
 from specdec_core.host.controlling import ContainedController
 from specdec_core.host.costs import StepCosts
 from specdec_core.host.requests import Slot
 from specdec_core.host.runner import ProposerRunner
+from specdec_core.stats import StepStats
 from specdec_core.traits import MethodTraits
 
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import pytest
 
-from specdec_core.draft import StepStats
 from specdec_core.metrics import SpecDecodingStats, SpecMetrics
+from specdec_core.stats import StepStats
 
 
 def step(*rows, failed=None):

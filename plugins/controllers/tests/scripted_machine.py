@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from specdec_core.draft import StepStats
+from specdec_core.stats import StepStats
 
 
 class Table:

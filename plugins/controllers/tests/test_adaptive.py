@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scripted_machine import Machine, Table, free, linear, steep_from
 
-from specdec_core.draft import StepStats
 from specdec_core.host.costs import StepCosts
+from specdec_core.stats import StepStats
 from specdec_plugin_controllers.adaptive import Adaptive
 from specdec_plugin_controllers.pacing import PLAIN_EVERY, PROBE
 from specdec_plugin_controllers.places import Places

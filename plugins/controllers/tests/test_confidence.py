@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 from scripted_machine import Table, free, linear
 
-from specdec_core.draft import StepStats
+from specdec_core.stats import StepStats
 from specdec_plugin_controllers.confidence import PATIENCE, Confidence
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.config.speculative import SpeculativeConfig
-from specdec_core.draft import BatchView, Draft, FinishReason, RequestView, StepStats
+from specdec_core.draft import BatchView, Draft, FinishReason, RequestView
 from specdec_core.host.budget import DraftBudget
 from specdec_core.host.containment import Containment
 from specdec_core.host.requests import Slot
@@ -26,6 +26,7 @@ from specdec_core.host.verified import Answers
 from specdec_core.noise import request_key
 from specdec_core.protocols import Proposer
 from specdec_core.sources import TargetHandle
+from specdec_core.stats import StepStats
 from specdec_core.traits import MethodTraits
 from specdec_testing.checking import draft_problems, host_rows
 from specdec_testing.fakes import FakeRequest

@@ -10,11 +10,12 @@ from typing import Final, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from specdec_core.draft import RequestView, StepStats
+from specdec_core.draft import RequestView
 from specdec_core.errors import ContractError
 from specdec_core.host.costs import StepCosts
 from specdec_core.host.handed import OnlyErrors
 from specdec_core.protocols import Controller, ForgetsRequests, ReadsCosts, Trims
+from specdec_core.stats import StepStats
 
 Answer = TypeVar("Answer")
 

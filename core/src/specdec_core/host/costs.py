@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specdec_core.draft import StepStats
+from specdec_core.stats import StepStats
 
 FloatArray = npt.NDArray[np.float64]
 

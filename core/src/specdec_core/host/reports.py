@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from specdec_core.draft import StepStats
 from specdec_core.metrics import SpecMetrics
 from specdec_core.protocols import Controller
+from specdec_core.stats import StepStats
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import ResolvedConfig

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.draft import Draft, FinishReason, IntArray, StepStats
+from specdec_core.draft import Draft, FinishReason, IntArray
 from specdec_core.host.requests import Slot
 from specdec_core.host.runner import ProposerRunner
 from specdec_core.host.verified import Answers
+from specdec_core.stats import StepStats
 from specdec_engine.decoding import trees
 from specdec_engine.decoding.contained import ContainedVerifier
 from specdec_engine.decoding.target import ForwardOutput

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specdec_core.draft import StepStats
 from specdec_core.host.reports import Reports
+from specdec_core.stats import StepStats
 
 
 @dataclass(frozen=True)

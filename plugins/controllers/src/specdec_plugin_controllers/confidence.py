@@ -13,8 +13,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specdec_core.draft import RequestView, StepStats, likeliest
+from specdec_core.draft import RequestView, likeliest
 from specdec_core.protocols import Costs
+from specdec_core.stats import StepStats
 
 FloatArray = npt.NDArray[np.float64]
 Estimates = npt.NDArray[np.float32]

@@ -14,8 +14,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specdec_core.draft import RequestView, StepStats
+from specdec_core.draft import RequestView
 from specdec_core.protocols import Costs
+from specdec_core.stats import StepStats
 from specdec_plugin_controllers.places import FloatArray, IntArray, Places
 
 EVERY: Final = 4  # steps from one decision to the next; a new request is decided about at once
