@@ -120,8 +120,8 @@ def test_a_file_gives_back_what_was_written(tmp_path):
 BAD = {
     "cut off": (lambda data: data[:-1], "checksum"),
     "changed": (lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:], "checksum"),
-    "foreign": (lambda data: b"SPDSUFFX" + data[8:], "no file of token recycling"),
-    "short": (lambda data: data[:12], "no file of token recycling"),
+    "foreign": (lambda data: b"SPDSUFFX" + data[8:], "no token recycling file"),
+    "short": (lambda data: data[:12], "no token recycling file"),
 }
 
 

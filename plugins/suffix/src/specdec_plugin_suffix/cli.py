@@ -37,7 +37,7 @@ def inspect(
     files: Files, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a file.")] = False
 ) -> None:
     """Show what is in cache files: responses and ids by namespace. No text is printed."""
-    from specdec_plugin_suffix.cache_file import VERSION, read
+    from specdec_plugin_suffix.cache_file import FILE, read
 
     for file in files:
         contents = read(file)
@@ -47,7 +47,7 @@ def inspect(
             ids[namespace] += len(tokens)
         found = {
             "file": str(file),
-            "version": VERSION,
+            "version": FILE.version,
             "depth": contents.depth,
             "responses": responses.total(),
             "tokens": ids.total(),

@@ -1,41 +1,28 @@
-"""The file that candidates are kept in: written at once or not at all, read as a whole or not at all.
+"""The file that candidates are kept in, a `specdec_core.cache_file.CacheFile`.
 
-All numbers are little-endian.
+The description is {"candidates": n, "namespaces": [names], "rows": [rows of each]}, the data for each namespace, in
+order, little-endian numbers of 4 bytes:
 
-    8 bytes   "SPDSRCYC"
-    4         version of the format, 1
-    4         length of the description
-    ...       the description, UTF-8 JSON: {"candidates": n, "namespaces": [names], "rows": [rows of each]}
-    4 each    for each namespace, in order: the keys of its rows, ascending: the id before, -1 for any, and the id
-    4 each    their candidates, n a row, the likeliest first, -1 where there is none
-    4 each    the log-probabilities of these, float32, minus infinity where there is none
-    32        SHA-256 of all before it
+    the keys of its rows, ascending: the id before, -1 for any, and the id
+    their candidates, n a row, the likeliest first, -1 where there is none
+    the log-probabilities of these, float32, minus infinity where there is none
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from specdec_core.errors import SpecdecError
+from specdec_core.cache_file import CacheFile
 
 if TYPE_CHECKING:
     from specdec_plugin_token_recycling.table import Contents
 
-MAGIC: Final = b"SPDSRCYC"
-VERSION: Final = 1
-DIGEST: Final = hashlib.sha256().digest_size
-HEAD: Final = len(MAGIC) + 8
+FILE: Final = CacheFile(b"SPDSRCYC", 1, "token recycling file")
 
 
 @dataclass(frozen=True)
@@ -58,49 +45,17 @@ def write(path: str | PathLike[str], candidates: int, tables: Mapping[str, Conte
 
     Raises SpecdecError if it cannot be written; what was there stays.
     """
-    target = Path(path)
     rows = [len(keys) for keys, _, _ in tables.values()]
-    encoded = json.dumps({"candidates": candidates, "namespaces": list(tables), "rows": rows}).encode()
-    parts = [MAGIC, np.array([VERSION, len(encoded)], "<u4").tobytes(), encoded]
+    description = {"candidates": candidates, "namespaces": list(tables), "rows": rows}
+    data = []
     for keys, top, logprobs in tables.values():
-        parts += [keys.astype("<i4").tobytes(), top.astype("<i4").tobytes(), logprobs.astype("<f4").tobytes()]
-    whole = b"".join(parts)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(whole + hashlib.sha256(whole).digest())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
-    except OSError as error:
-        message = f"token recycling file {target} cannot be written: {error}"
-        raise SpecdecError(message) from error
+        data += [keys.astype("<i4").tobytes(), top.astype("<i4").tobytes(), logprobs.astype("<f4").tobytes()]
+    FILE.write(path, description, data)
 
 
 def read(path: str | PathLike[str]) -> Kept:
     """Read a file; raises SpecdecError with the reason for one that is cut off, changed, foreign or too new."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        message = f"token recycling file {path} cannot be read: {error}"
-        raise SpecdecError(message) from error
-    if not data.startswith(MAGIC) or len(data) < HEAD + DIGEST:
-        raise _refused(path, "it is no file of token recycling, or only the beginning of one")
-    version, size = (int(number) for number in np.frombuffer(data, "<u4", 2, len(MAGIC)))
-    if version != VERSION:
-        raise _refused(path, f"it has version {version} of the format, and this is version {VERSION}")
-    whole, digest = data[:-DIGEST], data[-DIGEST:]
-    if hashlib.sha256(whole).digest() != digest:
-        raise _refused(path, "its checksum is wrong: it is cut off or was changed")
-    try:
-        return _kept(json.loads(whole[HEAD : HEAD + size]), whole[HEAD + size :], digest)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise _refused(path, f"its parts do not fit each other ({error})") from error
+    return FILE.read(path, _kept)
 
 
 def _kept(description: dict[str, Any], data: bytes, digest: bytes) -> Kept:
@@ -142,7 +97,3 @@ def _check(keys: Any, top: Any, logprobs: Any) -> None:
     for what, found in wrong.items():
         if found:
             raise ValueError(what)
-
-
-def _refused(path: str | PathLike[str], reason: str) -> SpecdecError:
-    return SpecdecError(f"token recycling file {path} cannot be used: {reason}; nothing of it was taken in")
