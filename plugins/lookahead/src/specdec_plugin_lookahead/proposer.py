@@ -15,6 +15,7 @@ from specdec_plugin_lookahead.rows import Answers, Tree
 from specdec_plugin_lookahead.window import Window
 
 if TYPE_CHECKING:
+    from specdec_core.context import MethodContext
     from specdec_core.draft import BatchView, FinishReason, RequestView, VerifiedRows
     from specdec_plugin_lookahead.options import LookaheadOptions
 
@@ -26,6 +27,11 @@ class _Known:
     window: Window
     pool: Pool
     read: int = 0
+
+
+def make(ctx: MethodContext[LookaheadOptions]) -> LookaheadProposer:
+    """Build the proposer."""
+    return LookaheadProposer(ctx.options)
 
 
 class LookaheadProposer:

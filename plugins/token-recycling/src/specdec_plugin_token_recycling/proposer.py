@@ -15,9 +15,16 @@ from specdec_plugin_token_recycling import table_file
 from specdec_plugin_token_recycling.templates import template_of
 
 if TYPE_CHECKING:
+    from specdec_core.context import MethodContext, ProposerBuild
     from specdec_core.draft import BatchView, FinishReason, IntArray, RequestView, VerifiedRows
     from specdec_plugin_token_recycling.options import RecyclingOptions
     from specdec_plugin_token_recycling.table import MakeTable, Table
+
+
+def make(ctx: MethodContext[RecyclingOptions], build: ProposerBuild) -> RecyclingProposer:
+    """Build the proposer on the best installed backend; a file of candidates is read now."""
+    table = build.kernels.get("recycling_table")
+    return RecyclingProposer(ctx.options, build.target.info.vocab_size, build.num_speculative_tokens, table)
 
 
 class RecyclingProposer:
