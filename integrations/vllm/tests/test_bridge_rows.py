@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import engine, metrics, tokens
 from vllm_bridge_recording import RecordingStates, recorder_of, rows_by_text
-from vllm_heads import AUX, HEADS, MTP, ROOT, draft_model, mtp_target, over_the_bridge
+from vllm_heads import AUX, HEADS, MTP, ROOT, VARIANTS, draft_model, mtp_target, over_the_bridge
 from vllm_models import random_llama
 
 from specdec_vllm import routes
@@ -92,9 +92,9 @@ def assert_that_rows_and_drafts_are_those_of_the_reference_engine(target, config
     assert {place: drafts[place] for place in same} == {place: wanted_drafts[place] for place in same}
 
 
-@pytest.mark.parametrize("method", [*HEADS, "draft_model"])
-def test_rows_states_and_drafts_are_those_of_the_reference_engine(method, llama, texts, tmp_path, monkeypatch):
-    config = {**HEADS, "draft_model": draft_model}[method](tmp_path / "draft")
+@pytest.mark.parametrize("head", [*HEADS, *VARIANTS, "draft_model"])
+def test_rows_states_and_drafts_are_those_of_the_reference_engine(head, llama, texts, tmp_path, monkeypatch):
+    config = {**HEADS, **VARIANTS, "draft_model": draft_model}[head](tmp_path / "draft")
     assert_that_rows_and_drafts_are_those_of_the_reference_engine(llama, config, texts, monkeypatch)
 
 

@@ -57,12 +57,30 @@ def mlp_speculator(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict
     return {"method": "mlp_speculator", "model": model, "num_speculative_tokens": 3}
 
 
+def lstm(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
+    """An LSTM speculator as Arctic's trainer stores it."""
+    made = from_plugin("mlp-speculator", "mlp_speculator_checkpoints")
+    settings = made.lstm_config(vocab_size=words, input_hidden_dim=width)
+    model = made.save(folder, made.lstm_tensors(rows=words, width=width), settings)
+    return {"method": "mlp_speculator", "model": model, "num_speculative_tokens": 3}
+
+
 def dflash(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
     """A DFlash head over what leaves the first and the last of four layers."""
     made = from_plugin("dflash", "dflash_checkpoints")
     tensors = made.trunk(width, 2 * width, seed=0) | made.vocabulary(width, words, words, seed=0)
     layers = {"dflash_config": {"target_layer_ids": [0, 3], "mask_token_id": words - 1}}
     settings = made.config(width, vocab_size=words, **layers)
+    return {"method": "dflash", "model": made.save(folder, tensors, settings), "num_speculative_tokens": 4}
+
+
+def dflash2(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
+    """A DFlash2 head over what leaves the first and the last of four layers."""
+    made = from_plugin("dflash", "dflash_checkpoints")
+    tensors = made.trunk(width, 2 * width, seed=0) | made.vocabulary(width, words, words, seed=0)
+    tensors |= made.conv_tensors(width, seed=0) | made.selector_tensors(width, words, seed=0)
+    section = {"target_layer_ids": [0, 3], "mask_token_id": words - 1, **made.SELECTOR_KEYS}
+    settings = made.config(width, vocab_size=words, architectures=["DFlash2DraftModel"], dflash_config=section)
     return {"method": "dflash", "model": made.save(folder, tensors, settings), "num_speculative_tokens": 4}
 
 
@@ -98,6 +116,7 @@ def mtp_target(folder: Path) -> Path:
 
 MTP = {"method": "mtp", "num_speculative_tokens": 4}
 HEADS = {"eagle": eagle, "eagle3": eagle3, "medusa": medusa, "mlp_speculator": mlp_speculator, "dflash": dflash}
+VARIANTS = {"lstm": lstm, "dflash2": dflash2}  # other heads of these methods
 
 
 def perfect_eagle(folder: Path, words: int) -> dict[str, Any]:

@@ -12,6 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 HEADS, KV_HEADS, HEAD_DIM, RANK = 4, 2, 8, 6
+PAIR_RANK, TOP_K, TAPS, GROUP = 5, 4, 3, 8  # of DFlash2 heads
+CONV_KEYS = {"conv_kernel_size": TAPS, "conv_group_size": GROUP}
+SELECTOR_KEYS = {**CONV_KEYS, "selector_rank": PAIR_RANK, "selector_top_k": TOP_K}
 
 
 def config(width: int, layers: int = 2, **overrides: Any) -> dict[str, Any]:
@@ -98,6 +101,28 @@ def markov(
         if bias:
             tensors["confidence_head.proj.bias"] = w.vector(1, 0.4)
     return tensors
+
+
+def conv_tensors(width: int, *, seed: int, layers: int = 2) -> dict[str, Tensor]:
+    """Return the convolutions of a DFlash2 head."""
+    w, found = Weights(seed + 3000), dict[str, Tensor]()
+    for i in range(layers):
+        for name in ("attention_conv", "mlp_conv"):
+            p = f"layers.{i}.{name}."
+            taps = [w.vector(width, 1.0 if tap == 0 else 0.3, 0.3) for _ in range(2) for tap in range(TAPS)]
+            found[f"{p}base_kernel"] = torch.stack(taps).view(2, TAPS, width)
+            found[f"{p}kernel_projection.weight"] = w.matrix(2 * TAPS * width // GROUP, width, 0.4)
+    return found
+
+
+def selector_tensors(width: int, rows: int, *, seed: int) -> dict[str, Tensor]:
+    """Return the selector of a DFlash2 head."""
+    w = Weights(seed + 4000)
+    return {
+        "candidate_selector.predecessor_codebook": w.matrix(rows, PAIR_RANK, 3.0),
+        "candidate_selector.successor_codebook": w.matrix(rows, PAIR_RANK, 3.0),
+        "candidate_selector.hidden_projection.weight": w.matrix(PAIR_RANK, width, 1.5),
+    }
 
 
 def renamed(tensors: Mapping[str, Tensor], names: Sequence[tuple[str, str]]) -> dict[str, Tensor]:

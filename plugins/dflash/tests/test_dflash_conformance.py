@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
-from dflash_layouts import EVERY, TARGET
+from dflash_layouts import EVERY as FIRST
+from dflash_layouts import TARGET
+from second_layouts import SECONDS
 
 from specdec_testing.contract import ProposerContract
 from specdec_testing.fakes import FakeTarget
@@ -23,7 +25,14 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "dspark, filling in": ("dspark: small vocabulary, filling in", {}),
     "dspark, drawn": ("dspark: candidates by config", DRAWN),
     "dspark, cut": ("dspark: confidence with Markov", {"confidence_threshold": 0.5}),
+    "selector": ("DFlash2", {}),
+    "selector, drawn": ("DFlash2, factors", DRAWN),
+    "lattice": ("LiLiCorr, narrower, convolutions", {}),
+    "lattice, shared noise": ("LiLiCorr", SHARED),
+    "domino": ("Domino, shifted", {}),
+    "domino, drawn": ("Domino", DRAWN),
 }
+EVERY = {**FIRST, **SECONDS}
 
 
 class TestEveryKind(ProposerContract):
@@ -88,3 +97,16 @@ class TestFillingIn(Identity):
 
 class TestCut(Identity):
     kind = "dspark, cut"
+
+
+class TestSelector(Identity):
+    kind = "selector"
+
+
+class TestLattice(Identity):
+    kind = "lattice, shared noise"
+    families = ("qwen3",)
+
+
+class TestDomino(Identity):
+    kind = "domino"

@@ -147,11 +147,11 @@ def test_a_speculators_file_given_as_the_model_stands_for_its_target(kind: str, 
     assert swap.speculative_config == {"method": kind, "model": folder}
 
 
-def test_a_speculators_file_of_the_second_generation_is_claimed_and_refused_by_name(tmp_path: Path) -> None:
+def test_a_speculators_file_of_the_second_generation_that_lacks_its_keys_is_refused_by_them(tmp_path: Path) -> None:
     layout = LAYOUTS["speculators"]
     layout = replace(layout, settings={**layout.settings, "speculators_model_type": "dflash2", "conv_kernel_size": 2})
     assert claim(layout, tmp_path / "x")[0] == "dflash"
-    with pytest.raises(Exception, match="DFlash2 or LiLiCorr head"):
+    with pytest.raises(Exception, match=r"dflash_config.selector_rank None, and DFlash2 heads need"):
         layout.build(tmp_path / "y")
 
 

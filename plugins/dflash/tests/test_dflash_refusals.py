@@ -37,26 +37,12 @@ def with_tensors(layout: Layout, **tensors: Tensor | None) -> Layout:
 
 
 STANDARD, SPARK = LAYOUTS["standard"], SPARKS["from the anchor"]
+OMNI = with_settings(SPARK, architectures=["Qwen3OmniDSparkModel"], target_layer_ids=[0, 2, 4])
 ONE = torch.ones(1)
 
 
 def test_a_head_with_mask_hidden_is_p_eagle(tmp_path: Path) -> None:
     refused(with_tensors(STANDARD, mask_hidden=ONE), tmp_path, "mask_hidden, which makes it a P-EAGLE head.*eagle3")
-
-
-@pytest.mark.parametrize(
-    ("layout", "what"),
-    [
-        (with_settings(STANDARD, architectures=["DFlash2DraftModel"]), "architectures DFlash2DraftModel"),
-        (with_settings(STANDARD, architectures=["LiLiCorrDraftModel"]), "architectures LiLiCorrDraftModel"),
-        (within(STANDARD, conv_kernel_size=2), "dflash_config.conv_kernel_size"),
-        (within(STANDARD, selector_rank=16), "dflash_config.selector_rank"),
-        (with_tensors(STANDARD, **{"layers.0.attention_conv.weight": ONE}), "tensor layers.0.attention_conv.weight"),
-        (with_tensors(STANDARD, **{"selector.down.weight": ONE}), "tensor selector.down.weight"),
-    ],
-)
-def test_the_second_generation_is_refused_by_what_shows_it(layout: Layout, what: str, tmp_path: Path) -> None:
-    refused(layout, tmp_path, rf"DFlash2 or LiLiCorr head \({what}\), whose convolutions and selectors")
 
 
 def test_a_dflash_head_that_samples_from_the_anchor_is_refused(tmp_path: Path) -> None:
@@ -69,7 +55,10 @@ def test_a_dflash_head_that_samples_from_the_anchor_is_refused(tmp_path: Path) -
         (replace(SPARK, method="dflash"), 'method dflash was asked for, and it has a Markov head.*"dspark"'),
         (replace(STANDARD, method="dspark"), 'method dspark was asked for, and it has no Markov head.*"dflash"'),
         (with_settings(SPARK, architectures=["Gemma4DSparkModel"]), "layers of 'gemma4dsparkmodel qwen3'"),
-        (with_settings(SPARK, model_type="deepseek_v4"), "layers of .*deepseekv4"),
+        (with_settings(SPARK, model_type="deepseek_v4"), "layers of .*deepseekv4.*several residual streams"),
+        (with_settings(SPARK, architectures=["K3DSparkModel"]), "layers of 'k3dsparkmodel.*latent attention"),
+        (with_settings(OMNI, sample_from_anchor=False), "first place is the row of the newest id, and its config.json"),
+        (with_settings(OMNI, target_layer_ids=[4, 0, 2]), r"whose target_layer_ids ascend, and .* \[4, 0, 2\]"),
         (
             with_tensors(STANDARD, **{"hidden_norm.weight": None}),
             r"tensors are not those of a head.*hidden_norm.weight",
@@ -225,4 +214,11 @@ def test_weights_in_a_torch_file_beside_a_mask_embedding_are_read(tmp_path: Path
     folder = layout.save(tmp_path / "head", torch_file=True)
     assert not list(Path(folder).glob("*.safetensors"))
     proposer, _, _ = replace(layout, options={"model": folder}).build(tmp_path / "other")
+    proposer.close()
+
+
+def test_an_omni_head_drafts_its_whole_block_or_is_refused(tmp_path: Path) -> None:
+    refused(OMNI, tmp_path, "4 given, and a Qwen3OmniDSparkModel drafts the 7 places of its block", k=4)
+    proposer, resolved, _ = OMNI.build(tmp_path / "b", None)
+    assert resolved.num_speculative_tokens == 7
     proposer.close()

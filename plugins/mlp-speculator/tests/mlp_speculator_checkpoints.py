@@ -1,4 +1,4 @@
-"""Random MLP speculators, and the files that trainers make of them; reads nothing."""
+"""Random MLP and LSTM speculators, and the files that trainers make of them; reads nothing."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ from specdec_testing.targets import tiny_target
 TARGET = tiny_target("llama")
 WIDTH, VOCAB = TARGET.config.hidden_size, TARGET.config.vocab_size
 INFO = FakeTarget(TARGET).info
+
+
+GATES = ("forget", "input", "output", "cell")
+INNER = 24  # of LSTM speculators
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,51 @@ def config(**keys: Any) -> dict[str, Any]:
         "n_candidates": 4,
         "tie_weights": False,
         "scale_input": False,
+        **keys,
+    }
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def lstm_tensors(
+    *, seed: int = 0, inner: int = INNER, rows: int = VOCAB, width: int = WIDTH, copies: int = 1
+) -> dict[str, Tensor]:
+    """Return the tensors of a speculator; with more `copies`, those of tied tables and heads that files may hold."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int, gain: float = 1.0) -> Tensor:
+        return torch.randn(shape, generator=generator) * gain / shape[-1] ** 0.5
+
+    tensors = {"forget_emb.0.weight": draw(rows, inner, gain=1.5)}
+    for gate in GATES:
+        tensors[f"{gate}_proj.0.weight"] = draw(inner, width, gain=2.0)
+        tensors[f"{gate}_proj.1.weight"] = draw(inner, inner, gain=3.0)
+    for name in ("cell_ln", "state_ln"):
+        tensors[f"{name}.0.weight"] = 1 + draw(inner)
+        tensors[f"{name}.0.bias"] = draw(inner)
+    tensors["head.0.weight"] = draw(rows, inner, gain=9.0)
+    if copies > 1:
+        tensors |= {f"{gate}_emb.0.weight": tensors["forget_emb.0.weight"] for gate in GATES}
+        tensors |= {f"head.{i}.weight": tensors["head.0.weight"] for i in range(copies)}
+    return tensors
+
+
+def lstm_config(**keys: Any) -> dict[str, Any]:
+    """Return a configuration as Arctic's trainer writes it; a key of None is left out."""
+    settings = {
+        "architectures": ["ArcticLSTMSpeculatorPreTrainedModel"],
+        "base_model_archs": ["LlamaForCausalLM"],
+        "model_type": "mlp_speculator",
+        "input_hidden_dim": WIDTH,
+        "inner_dim": str(INNER),
+        "emb_dim": str(INNER),
+        "proj_dim": str(INNER),
+        "vocab_size": VOCAB,
+        "n_predict": 3,
+        "num_lookahead_tokens": 3,
+        "tie_weights": True,
+        "tie_lstm_embs": True,
+        "scale_input": False,
+        "method": "sum_lstm",
         **keys,
     }
     return {key: value for key, value in settings.items() if value is not None}

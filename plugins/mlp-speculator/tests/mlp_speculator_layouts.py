@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,26 @@ TRAINER = {
     "torch_dtype": "bfloat16",
 }
 
+ARCTIC = {
+    "architectures": ["ArcticMLPSpeculatorPreTrainedModel"],
+    "base_model_archs": ["LlamaForCausalLM"],
+    "num_lookahead_tokens": 4,
+}
+# Of the class for both recurrences: widths as text, each part a sequence of one layer.
+VARIANT = {
+    **ARCTIC,
+    "architectures": ["MLPVariantSpeculatorPreTrainedModel"],
+    "method": "sum_rnn",
+    "input_hidden_dim": WIDTH,
+    **dict.fromkeys(("inner_dim", "emb_dim", "proj_dim"), "24"),
+}
+
+
+def in_sequences(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors under the names that they have where each part but the head is a sequence of one layer."""
+    return {re.sub(r"^(emb|proj|ln)\.(\d)\.", r"\1.\2.0.", name): tensor for name, tensor in tensors.items()}
+
+
 LAYOUTS: dict[str, Layout] = {
     "plain": Layout(PLAIN, tensors_of(PLAIN), config()),
     "torch file": Layout(PLAIN, tensors_of(PLAIN), config(), "pytorch_model.bin"),
@@ -76,4 +97,6 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "padded": Layout(random_weights(seed=8), padded(random_weights(seed=8)), config(vocab_size=VOCAB + 8)),
     "fewer ids": Layout(FEWER, tensors_of(FEWER), config(vocab_size=VOCAB - 8)),
+    "Arctic": Layout(TIED, tensors_of(TIED, "", once=True), {**TIED_CONFIG, **ARCTIC}),
+    "Arctic, in sequences": Layout(TIED, in_sequences(tensors_of(TIED, "", once=True)), {**TIED_CONFIG, **VARIANT}),
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
-from mlp_speculator_checkpoints import TARGET
+from mlp_speculator_checkpoints import TARGET, lstm_config, lstm_tensors, random_weights
 from mlp_speculator_layouts import LAYOUTS, Layout
 
 from specdec_testing.contract import ProposerContract
@@ -14,12 +14,16 @@ from specdec_testing.fakes import FakeTarget
 from specdec_testing.identity import IdentityContract
 
 DRAWN = {"draft_sample_method": "probabilistic"}
+LSTM = Layout(random_weights(), lstm_tensors(seed=8), lstm_config())  # the weights are another kind's, and unused
 SHAPES: dict[str, tuple[Layout, dict[str, Any], int]] = {
     "chain": (LAYOUTS["plain"], {}, 3),
     "chain of tied heads": (LAYOUTS["tied, stored once"], {}, 4),
     "drawn chain": (LAYOUTS["fewer ids"], {**DRAWN, "rejection_sample_method": "standard"}, 3),
     "shared noise": (LAYOUTS["scaled input"], {**DRAWN, "rejection_sample_method": "coupled"}, 3),
     "tree": (LAYOUTS["padded"], {"n_candidates": 4}, 6),
+    "LSTM": (LSTM, {}, 3),
+    "LSTM, drawn": (LSTM, {**DRAWN, "rejection_sample_method": "standard"}, 3),
+    "LSTM, shared noise": (LSTM, {**DRAWN, "rejection_sample_method": "coupled"}, 3),
 }
 
 
@@ -73,3 +77,11 @@ class TestTree(Identity):
 
 class TestSharedNoise(Identity):
     shape = "shared noise"
+
+
+class TestLstm(Identity):
+    shape = "LSTM"
+
+
+class TestLstmSharedNoise(Identity):
+    shape = "LSTM, shared noise"

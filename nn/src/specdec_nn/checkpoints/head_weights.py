@@ -40,6 +40,7 @@ class HeadWeights:
         """
         self._target, self._kernel = target, kernels.get("linear", target.device)
         self.device, self.dtype = target.device, target.dtype
+        self.vocab_size = target.info.vocab_size
         wanted = reader.files.keys() if names is None else {name for name in names if name in reader}
         reader.expect_floats(wanted)
         reader.raise_problems()
@@ -80,6 +81,11 @@ class HeadWeights:
         return Linear(
             self.get(f"{name}.weight", rows), self.get(bias, rows) if bias in self.stored else None, self._kernel
         )
+
+    def stacked(self, names: Iterable[str], bias: str | None = None) -> Linear:
+        """Return linears as one, whose outputs stand side by side; `names` and `bias` are those of whole tensors."""
+        weight = torch.cat([self.get(name) for name in names])
+        return Linear(weight, None if bias is None else self.get(bias), self._kernel)
 
     def layer(self, number: int) -> dict[str, Tensor]:
         """Return the tensors of a layer by their names inside it."""

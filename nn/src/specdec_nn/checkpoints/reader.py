@@ -121,6 +121,7 @@ class CheckpointReader(Tensors, ABC, Generic[Layout]):
     spelling: ClassVar[Spelling] = Spelling()
     original: ClassVar[bool] = False  # config.json as it is in the file
     what: ClassVar[str] = "heads"  # in messages, plural
+    floats: ClassVar[tuple[str, ...]] = (".weight", ".bias")  # endings of tensors in floating point
 
     def __init__(self, source: DraftSource, target: TargetInfo) -> None:
         """Read names and shapes; what cannot be read is a problem like any other."""
@@ -164,14 +165,14 @@ class CheckpointReader(Tensors, ABC, Generic[Layout]):
             return None
 
     def expect_floats(self, names: Iterable[str]) -> None:
-        """Add a problem for each weight and bias of these names neither in floating point nor FP8 with scales.
+        """Add a problem for each tensor of `floats` among these that is neither in floating point nor FP8 with scales.
 
         A host that has the method by itself may know more formats, so these are problems of the drafter here alone.
         """
         dtypes = self.source.tensor_dtypes
         for name in sorted(names):
             dtype = dtypes[self.files[name]]
-            if dtype not in FLOATS and name not in self.scales and name.endswith((".weight", ".bias")):
+            if dtype not in FLOATS and name not in self.scales and name.endswith(self.floats):
                 message = f"{self.model!r}: {self.files[name]} is {dtype}; {self.what} are read in floating point"
                 self.problems.append(Problem(key="model", message=message, drafter_only=True))
 

@@ -30,8 +30,10 @@ class Linear:
         self._kernel = kernel
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return [N, out] from [N, in]."""
-        return self._kernel(x, self._packed)
+        """Return [..., out] from [..., in]; kernels take rows, [N, in]."""
+        if x.ndim == 2:
+            return self._kernel(x, self._packed)
+        return self._kernel(x.reshape(-1, x.shape[-1]), self._packed).view(*x.shape[:-1], -1)
 
 
 class RMSNorm:
@@ -124,9 +126,17 @@ class Block:
 
         x [N, in] is what q, k and v are made of, residual [N, H], turn the cosines and sines of the rows' positions.
         """
-        hidden = residual + self._scaled(self._attend(x, turn, arena, step))
-        gate, up = self._gate_up(self._post(hidden)).chunk(2, dim=-1)
-        return hidden + self._scaled(self._down(self._act(gate) * up))
+        hidden = residual + self._scaled(self.attend(x, turn, arena, step))
+        return hidden + self._scaled(self.mlp(self.normed(hidden)))
+
+    def normed(self, x: Tensor) -> Tensor:
+        """Return what the MLP takes of a residual [N, H]."""
+        return self._post(x)
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """Return what the MLP alone makes of normed rows [N, H]."""
+        gate, up = self._gate_up(x).chunk(2, dim=-1)
+        return self._down(self._act(gate) * up)
 
     def write(self, x: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep) -> None:
         """Write the keys and values of rows x [N, in] that ask nothing themselves, for later rows to see."""
@@ -138,7 +148,8 @@ class Block:
     def _scaled(self, x: Tensor) -> Tensor:
         return x if self._config.residual_scale == 1.0 else x * self._config.residual_scale
 
-    def _attend(self, x: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep) -> Tensor:
+    def attend(self, x: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep) -> Tensor:
+        """Return what attention alone makes of rows x [N, in], whose keys and values it writes."""
         c = self._config
         rows = x.shape[0]
         parts = self._qkv(x).view(rows, c.heads + 2 * c.kv_heads, c.head_dim)

@@ -24,11 +24,13 @@ from specdec_nn.layers.block import Block, BlockConfig, RMSNorm
 from specdec_nn.layers.pairs import neighbours_to_halves, reordered
 from specdec_nn.layers.rotary import Rotary
 from specdec_plugin_dflash import names, reading
+from specdec_plugin_dflash.assembling import capped, chooser_of, convolutions
+from specdec_plugin_dflash.choosers import Chooser
 from specdec_plugin_dflash.head import BlockHead, Layer, MarkovHead
 from specdec_plugin_dflash.layout import DFlashReader, Layout
 from specdec_plugin_dflash.mask import read_mask
 from specdec_plugin_dflash.options import DFlashOptions, DSparkOptions
-from specdec_plugin_dflash.plans import BlockPlan, MarkovPlan
+from specdec_plugin_dflash.plans import BlockPlan, MarkovPlan, Shape, WalkPlan
 
 logger = logging.getLogger("specdec_plugin_dflash")
 
@@ -62,18 +64,16 @@ def _warn_of_long_blocks(layout: Layout, k: int) -> None:
 
 def _plan(parts: Parts, head: BlockHead, sampler: DraftSampler, options: DFlashOptions, k: int) -> Plan:
     layout = parts.layout
-    places = 0 if all(layer.causal for layer in layout.attention) else k
-    if not isinstance(options, DSparkOptions):
-        return BlockPlan(head, sampler, layout.mask_token, places, from_anchor=layout.from_anchor)
-    return MarkovPlan(
-        head,
-        sampler,
-        layout.mask_token,
-        places,
-        parts.markov(options),
-        from_anchor=layout.from_anchor,
-        threshold=options.confidence_threshold,
+    shape = Shape(
+        mask=layout.mask_token,
+        whole=0 if all(layer.causal for layer in layout.attention) and not layout.additions.whole else k,
+        first=layout.first_place,
+        more=layout.rows(0),
     )
+    if isinstance(options, DSparkOptions):
+        return MarkovPlan(head, sampler, shape, parts.markov(options), threshold=options.confidence_threshold)
+    chooser = parts.chooser()
+    return BlockPlan(head, sampler, shape) if chooser is None else WalkPlan(head, sampler, shape, chooser)
 
 
 class Parts:
@@ -85,11 +85,18 @@ class Parts:
         self._block = BlockConfig.of({"hidden_size": layout.width, **layout.config})
         last = target.info.max_model_len + k
         self._rotary = Rotary(layout.config, self._block.head_dim, last, target.device, target.dtype)
+        self._words: Vocabulary | None = None
 
     def head(self, options: DFlashOptions) -> BlockHead:
         """Return the network."""
         norms = tuple(self._weights.norm(name, self._block.eps) for name in (names.HIDDEN_NORM, names.NORM))
-        return BlockHead(self._vocabulary(options), self._mix(), self._layers(), self._rotary, (norms[0], norms[1]))
+        self._words = self._vocabulary(options)
+        return BlockHead(self._words, self._mix(), self._layers(), self._rotary, (norms[0], norms[1]))
+
+    def chooser(self) -> Chooser | None:
+        """Return what goes through the places of a block, None where each is drafted on its own; after `head`."""
+        assert self._words is not None
+        return chooser_of(self.layout.additions, self._weights, self._words, self._block.eps)
 
     def _layers(self) -> list[Layer]:
         layers = []
@@ -102,7 +109,8 @@ class Parts:
                     own[name] = own[name] * self.layout.value_scale
             config = replace(self._block, window=attention.window)
             block = Block(own, config, self._rotary, self._kernels, self._weights.device, i)
-            layers.append(Layer(block, RMSNorm(own["input_layernorm.weight"], self._block.eps), attention.causal))
+            norm = RMSNorm(own["input_layernorm.weight"], self._block.eps)
+            layers.append(Layer(block, norm, attention.causal, convolutions(self.layout.additions, self._weights, i)))
         return layers
 
     def _mix(self) -> Callable[[Rows], Tensor]:
@@ -123,7 +131,10 @@ class Parts:
                 f"the mask id {token} is outside of the target's {len(table)} embeddings; leave out share_embeddings"
             )
             raise ConfigError(message)
-        return Vocabulary(table, weights.logits(), weights.offsets(), mask=mask)
+        made, logits = self.layout.additions, weights.logits()
+        if made.multiplier != 1.0 or made.cap is not None:
+            logits = capped(logits, made.multiplier, made.cap)
+        return Vocabulary(table, logits, weights.offsets(), made.scale, mask)
 
     def markov(self, options: DSparkOptions) -> MarkovHead:
         """Return the Markov and confidence heads."""

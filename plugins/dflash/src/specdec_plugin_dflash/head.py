@@ -19,15 +19,30 @@ from specdec_nn.drafters.head_parts import Vocabulary
 from specdec_nn.layers.block import Block, RMSNorm
 from specdec_nn.layers.rotary import Rotary
 from specdec_nn.ops.attention.reference import AttentionStep
+from specdec_plugin_dflash.convolution import BlockConvolution
 
 
 @dataclass(slots=True)
 class Layer:
-    """A block, the norm before its attention, and whether rows of a draft see only those before them."""
+    """A block, the norm before its attention, and whether rows of a draft see only those before them.
+
+    `convolutions` are those around attention and MLP, None in a head whose rows exchange nothing else.
+    """
 
     block: Block
     norm: RMSNorm
     causal: bool
+    convolutions: tuple[BlockConvolution, BlockConvolution] | None = None
+
+    def __call__(
+        self, x: Tensor, place: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep
+    ) -> Tensor:
+        """Return rows [N, H_d] behind the layer; `place` [N] is the index of each in its block."""
+        if self.convolutions is None:
+            return self.block(self.norm(x), x, turn, arena, step)
+        attention, mlp = self.convolutions
+        x = x + attention.around(self.norm(x), place, lambda z: self.block.attend(z, turn, arena, step))
+        return x + mlp.around(self.block.normed(x), place, self.block.mlp)
 
 
 class BlockHead:
@@ -60,12 +75,15 @@ class BlockHead:
             layer.block.write(features, turn, arena, step)
         return features
 
-    def run(self, tokens: Tensor, positions: Tensor, arena: KVArena, step: AttentionStep) -> Tensor:
-        """Return normed output states [N, H_d] of the rows of blocks; `step` has them see each other."""
+    def run(self, tokens: Tensor, positions: Tensor, place: Tensor, arena: KVArena, step: AttentionStep) -> Tensor:
+        """Return normed output states [N, H_d] of the rows of blocks; `step` has them see each other.
+
+        `place` [N] int64 is the index of each row in its block.
+        """
         one_way = replace(step, seg_mutual=None) if self._any_causal else step
         x, turn = self._vocabulary.embed(tokens), self._rotary.at(positions)
         for layer in self._layers:
-            x = layer.block(layer.norm(x), x, turn, arena, one_way if layer.causal else step)
+            x = layer(x, place, turn, arena, one_way if layer.causal else step)
         return self._final_norm(x)
 
     def logits(self, states: Tensor) -> Tensor:

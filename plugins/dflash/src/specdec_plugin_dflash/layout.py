@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from specdec_core.errors import ConfigError
-from specdec_core.sources import DraftSource, Note, TargetInfo
+from specdec_core.sources import DraftSource, Note, TargetInfo, language_config
 from specdec_nn.checkpoints.decoder import BECAUSE, DecoderReader
 from specdec_nn.checkpoints.reader import OTHER_TARGET, Shapes
 from specdec_plugin_dflash import names, reading
+from specdec_plugin_dflash.additions import NONE, Additions, AdditionsReader
 from specdec_plugin_dflash.names import DSPARK
 from specdec_plugin_dflash.reading import LayerAttention
-from specdec_plugin_dflash.refusing import unbuilt
+from specdec_plugin_dflash.refusing import omni_problem, unbuilt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class Layout:
     block_size      rows it was trained on, None if it does not say
     from_anchor     the row of the newest id is a prediction already
     value_scale     factor of all values
+    additions       what it has on top of its block
     split_half      rotary pairs are dimensions of the two halves of a head, else neighbours
     """
 
@@ -49,6 +51,17 @@ class Layout:
     from_anchor: bool
     value_scale: float
     split_half: bool
+    additions: Additions = NONE
+
+    @property
+    def first_place(self) -> int:
+        """The row of a block that the first draft is made of."""
+        return 0 if self.from_anchor or self.additions.shifted else 1
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The most drafts that a block can have, None for any number."""
+        return None if self.additions.block_size is None else self.additions.block_size - 1
 
     def rows(self, k: int) -> int:
         """Return how many rows a block of k drafts has."""
@@ -64,11 +77,12 @@ class DFlashReader(DecoderReader[Layout]):
     """One look at a DFlash or DSpark head, for the method that was asked for."""
 
     spelling = names.SPELLING
+    floats = names.FLOATS
 
     def __init__(self, method: str, draft: DraftSource, target: TargetInfo) -> None:
         """Look at names and shapes; nothing else is read."""
         super().__init__(draft, target)
-        self.method = method
+        self.method, self.additions = method, NONE
 
     def look(self) -> Layout | None:
         """Check the head against its config.json and the target."""
@@ -77,6 +91,8 @@ class DFlashReader(DecoderReader[Layout]):
             self.wrong(*refused)
             return None
         num_layers = self.num_layers
+        if names.HIDDEN_NORM in self and self.shapes[names.HIDDEN_NORM]:
+            self._read_additions(self.shapes[names.HIDDEN_NORM][0], num_layers)
         if not self._has_its_tensors(num_layers):
             return None
         width = self._width()
@@ -91,6 +107,9 @@ class DFlashReader(DecoderReader[Layout]):
             self._check_mask(mask_embedding, mask_token, width)
         if self.method == DSPARK:
             self._check_markov(width, vocab_size)
+            omni = omni_problem(self.config, next(iter(self.source.architectures), ""))
+            if omni is not None:
+                self.wrong(omni, "correct its config.json")
         from_anchor = reading.samples_anchor(self.config, self.method == DSPARK)
         return Layout(
             method=self.method,
@@ -106,7 +125,34 @@ class DFlashReader(DecoderReader[Layout]):
             from_anchor=from_anchor,
             value_scale=float(reading.setting(self.config, "attention_value_scale", 1.0)),
             split_half=self.config.get("is_neox_style") is not False,
+            additions=self.additions,
         )
+
+    def _read_additions(self, width: int, num_layers: int) -> None:
+        """Read what a DFlash head has on top of its block, and check its tables of ids."""
+        if self.method == DSPARK:
+            return
+        architecture = next(iter(self.source.architectures), "")
+        reader = AdditionsReader(self, self.config, architecture, num_layers)
+        self.additions = reader.read(width, language_config(self.target.hf_config))
+        if self.additions.kind is None:
+            return
+        fewer = self.config.get("draft_vocab_size")
+        if "d2t" in self or (isinstance(fewer, int) and fewer < self.target.vocab_size):
+            self.wrong(f"{self.additions.kind} heads choose among all ids of the target, and it knows fewer")
+        candidates, vocab_size = self.additions.candidates, self.target.vocab_size
+        if candidates > vocab_size:
+            self.wrong(f"its selector_top_k is {candidates}, and the target has {vocab_size} ids")
+        for name, shape in self.additions.shapes.items():
+            if shape[0] is None and len(self.shapes.get(name, ())) == len(shape):
+                self.expect_whole_table(name)
+
+    def expect_whole_table(self, name: str) -> None:
+        """Add a problem for a table that has not a row for each of the target's ids, or more than padding."""
+        rows, vocab_size = self.shapes[name][0], self.target.vocab_size
+        self.expect_table(name, rows, vocab_size)
+        if rows < vocab_size:
+            self.wrong(f"{name} is {list(self.shapes[name])}, and has to have a row for each of {vocab_size} ids")
 
     @property
     def _reads_aux(self) -> bool:
@@ -119,7 +165,8 @@ class DFlashReader(DecoderReader[Layout]):
         self.require([*wanted, *sinks] if said else wanted)
         if said is False and any(name in self.shapes for name in sinks):
             self.wrong("it has attention sinks, and its config.json says attention_sink_bias false")
-        self.refuse_others(names.allowed(self.method, num_layers), "heads made of Qwen3 layers are built here")
+        known = names.allowed(self.method, num_layers) | self.additions.shapes.keys()
+        self.refuse_others(known, "heads made of Qwen3 layers are built here")
         if not self._reads_aux and names.FC in self.shapes:
             self.wrong("its config.json says use_aux_hidden_state false, and it has an fc.weight for such states")
         said_layers = self.config.get("num_hidden_layers")

@@ -35,6 +35,8 @@ W2: Final = "markov_head.markov_w2.weight"
 CONFIDENCE: Final = "confidence_head.proj.weight"
 CONFIDENCE_BIAS: Final = "confidence_head.proj.bias"
 OPTIONAL: Final = (FC, EMBEDDING, HEAD, "d2t", "t2d")
+# Endings of tensors that are read in floating point.
+FLOATS: Final = (".weight", ".bias", "_weight", "_bias", "_l0", ".base_kernel", "_codebook", "_embedding")
 SPELLING: Final = Spelling(
     ignored=("rotary_emb.", "verifier_norm.", "verifier_lm_head."),
     tables=("d2t", "t2d"),
@@ -44,6 +46,12 @@ SPELLING: Final = Spelling(
         ("encoder.output_norm_enc.", "hidden_norm."),
         ("midlayer.", "layers.0."),
         (".self_attn.attention_sink_bias", f".{SINKS}"),
+        # LiLiCorr's MLPs, where they are stored as sequences of layers.
+        ("lilicorr.feature_mlp.0.", "lilicorr.feature_norm."),
+        ("lilicorr.feature_mlp.1.", "lilicorr.feature_mlp.up_proj."),
+        ("lilicorr.feature_mlp.3.", "lilicorr.feature_mlp.down_proj."),
+        (".mlp.0.", ".mlp.up_proj."),
+        (".mlp.2.", ".mlp.down_proj."),
     ),
     whole=tuple((name.removesuffix(".weight"), name) for name in (W1, W2, CONFIDENCE)),
 )

@@ -1,4 +1,4 @@
-"""How blocks become drafts: all places at once (DFlash), or one after the other with a Markov chain (DSpark)."""
+"""How blocks become drafts: all places at once (DFlash), or one after the other, each by those before it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specdec_core.draft import Draft
+from specdec_core.draft import Draft, IntArray
 from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import FeatureHead, Round
+from specdec_plugin_dflash import choosers
+from specdec_plugin_dflash.choosers import Chooser
 from specdec_plugin_dflash.head import BlockHead, MarkovHead
 
 Indices = npt.NDArray[np.int64]
@@ -20,16 +22,37 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Places:
-    """The rows of a round that are sampled from: their states [m, H_d], and request and depth of each, [m]."""
+    """The rows of a round that are places: their states [m, H_d], request and depth of each, [m].
+
+    limits  [A] how many places of each request are drafted
+    """
 
     states: Tensor
     owner: Indices
     depth: Indices
 
+    limits: IntArray
+
     def at(self, depth: int) -> tuple[Tensor, Indices]:
-        """Return the rows at a depth, as indices on the device, and their requests."""
-        rows = np.flatnonzero(self.depth == depth)
+        """Return the rows at a depth that is drafted, as indices on the device, and their requests."""
+        rows = np.flatnonzero((self.depth == depth) & (depth < self.limits[self.owner]))
         return torch.from_numpy(rows).to(self.states.device), self.owner[rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How a block is made.
+
+    mask   the id in the rows behind the newest one
+    whole  places of a whole block, 0 for a head whose rows see only earlier ones
+    first  row of the first place
+    more   rows that a block has besides its places
+    """
+
+    mask: int
+    whole: int
+    first: int
+    more: int
 
 
 class BlockPlan:
@@ -39,17 +62,9 @@ class BlockPlan:
     the whole block runs all the same and its first places are drafted, those past the longest context included.
     """
 
-    def __init__(
-        self, head: BlockHead, sampler: DraftSampler, mask_token: int, places: int, *, from_anchor: bool
-    ) -> None:
-        """Take the head, what picks tokens, and the mask id.
-
-        `places` is how many drafts a whole block has, 0 for a head whose rows see only earlier ones; `from_anchor`
-        says that the row of the newest id is a place already.
-        """
-        self._head, self._sampler, self._mask_token = head, sampler, mask_token
-        self._first = 0 if from_anchor else 1  # row of the first place
-        self._whole = places
+    def __init__(self, head: BlockHead, sampler: DraftSampler, shape: Shape) -> None:
+        """Take the head, what picks tokens, and the form of blocks."""
+        self._head, self._sampler, self._shape = head, sampler, shape
 
     def __call__(self, drafts: Round, head: FeatureHead, cache: DraftCache) -> Draft:
         """Return chains of `limits` tokens."""
@@ -61,20 +76,23 @@ class BlockPlan:
             picks.pick(logits[rows], active, depth)
         return picks.draft()
 
-    def _places(self, drafts: Round, newest: Indices, cache: DraftCache) -> Places:
-        """Run the blocks, and return the places that are drafted."""
-        counts = np.maximum(drafts.limits.astype(np.int64), self._whole) + self._first
+    def _places(self, drafts: Round, newest: Indices, cache: DraftCache, *, whole: bool = False) -> Places:
+        """Run the blocks, and return the places that are drafted; with `whole` those that are not as well."""
+        shape = self._shape
+        of_blocks = np.maximum(drafts.limits.astype(np.int64), shape.whole)
+        counts = of_blocks + shape.more
         offset = np.concatenate([np.arange(count) for count in counts.tolist()])
         owner = np.repeat(np.arange(len(counts)), counts)
-        tokens = np.where(offset == 0, newest[owner], self._mask_token)
+        tokens = np.where(offset == 0, newest[owner], shape.mask)
         device = drafts.states.device
         step = cache.append(drafts.names, counts.tolist(), mutual=True)
         ids = torch.from_numpy(tokens).to(device)
         positions = torch.from_numpy(drafts.positions[owner] + offset).to(device)
-        states = self._head.run(ids, positions, cache.arena, step)
-        place = offset - self._first
-        rows = np.flatnonzero((place >= 0) & (place < drafts.limits[owner]))
-        return Places(states[torch.from_numpy(rows).to(device)], owner[rows], place[rows])
+        states = self._head.run(ids, positions, torch.from_numpy(offset).to(device), cache.arena, step)
+        place = offset - shape.first
+        end = of_blocks if whole else drafts.limits
+        rows = np.flatnonzero((place >= 0) & (place < end[owner]))
+        return Places(states[torch.from_numpy(rows).to(device)], owner[rows], place[rows], drafts.limits)
 
 
 class MarkovPlan(BlockPlan):
@@ -84,15 +102,13 @@ class MarkovPlan(BlockPlan):
         self,
         head: BlockHead,
         sampler: DraftSampler,
-        mask_token: int,
-        places: int,
+        shape: Shape,
         markov: MarkovHead,
         *,
-        from_anchor: bool,
         threshold: float | None,
     ) -> None:
         """Take what `BlockPlan` takes, the Markov head, and the confidence below which a draft ends, None for never."""
-        super().__init__(head, sampler, mask_token, places, from_anchor=from_anchor)
+        super().__init__(head, sampler, shape)
         self._markov, self._threshold = markov, threshold
 
     def __call__(self, drafts: Round, head: FeatureHead, cache: DraftCache) -> Draft:
@@ -130,6 +146,29 @@ class MarkovPlan(BlockPlan):
             return draft
         sure = np.logical_and.accumulate(confidence >= self._threshold, axis=1)
         return draft.keep(sure[drafted])
+
+
+class WalkPlan(BlockPlan):
+    """One pass over a block, then its places in order, each chosen by a walk that knows the drafts before it."""
+
+    def __init__(self, head: BlockHead, sampler: DraftSampler, shape: Shape, chooser: Chooser) -> None:
+        """Take what `BlockPlan` takes, and what goes through the places."""
+        super().__init__(head, sampler, shape)
+        self._chooser = chooser
+
+    def __call__(self, drafts: Round, head: FeatureHead, cache: DraftCache) -> Draft:
+        """Return chains of `limits` tokens."""
+        newest = newest_ids(drafts)
+        places = self._places(drafts, newest, cache, whole=self._chooser.whole)
+        base = self._head.logits(places.states)
+        picks = self._sampler.begin(drafts, self._head.d2t)
+        ids = torch.from_numpy(newest).to(base.device)
+        walk = self._chooser.begin(choosers.Places(places.states, base, ids, drafts.states))
+        for depth in range(int(drafts.limits.max())):
+            rows, active = places.at(depth)
+            chains = torch.from_numpy(active).to(base.device)
+            walk.take(chains, picks.pick(walk.logits(rows, chains, depth), active, depth))
+        return picks.draft()
 
 
 def newest_ids(drafts: Round) -> Indices:

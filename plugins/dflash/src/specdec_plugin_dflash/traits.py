@@ -12,6 +12,7 @@ from specdec_plugin_dflash import reading
 from specdec_plugin_dflash.layout import DFlashReader
 from specdec_plugin_dflash.names import DSPARK
 from specdec_plugin_dflash.options import DFlashOptions, DSparkOptions
+from specdec_plugin_dflash.refusing import OMNI
 
 
 def traits_of(ctx: MethodContext[DFlashOptions]) -> MethodTraits:
@@ -27,6 +28,7 @@ def traits_of(ctx: MethodContext[DFlashOptions]) -> MethodTraits:
         shares_noise=ctx.shares_noise,
         weights="own",
         vocabulary="subset" if layout is not None and "d2t" in layout.shapes else "target",
+        max_tokens=None if layout is None else layout.most_tokens,
         when_off="gap",
         extra_slots=rows - 1,
         num_lookahead_slots=rows,
@@ -59,6 +61,10 @@ def problems_of(ctx: MethodContext[DFlashOptions]) -> list[Problem | Note]:
     problems: list[Problem | Note] = [*reading_.problems, *reading_.notes]
     if layout is None or not isinstance(options, DSparkOptions):
         return problems
+    k, size = ctx.config.num_speculative_tokens, layout.block_size
+    if OMNI in draft.architectures and None not in (k, size) and k != size:
+        message = f"{k} given, and a {OMNI} drafts the {size} places of its block, neither fewer nor more"
+        problems.append(Problem(key="num_speculative_tokens", message=message, next_step="leave it out"))
     topk = options.dspark_draft_topk
     if topk is not None and topk > layout.vocab_size:
         message = f"{topk} candidates were asked for, and the head knows {layout.vocab_size} ids"

@@ -35,6 +35,9 @@ def vllm_config(ctx: MethodContext[DFlashOptions]) -> Mapping[str, Any] | Proble
 
 
 def _against(layout: Layout, config: Mapping[str, Any], target: TargetInfo) -> Problem | None:
+    if layout.additions.kind is not None:
+        message = f"vLLM has {layout.additions.kind} heads not at all, or in the runner for Triton alone"
+        return Problem(key="model", message=message)
     if layout.from_anchor:
         return Problem(key="model", message="vLLM drafts nothing in the row of the newest id, as this head does")
     if len({layer.window for layer in layout.attention}) > 1:

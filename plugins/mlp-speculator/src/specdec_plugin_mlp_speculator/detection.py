@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from specdec_core.sources import Detection, DraftSource
+from specdec_plugin_mlp_speculator import names
 from specdec_plugin_mlp_speculator.layout import SpeculatorReader
-from specdec_plugin_mlp_speculator.settings import ARCHITECTURE, OTHER_CLASS, architectures, names_speculator
+from specdec_plugin_mlp_speculator.settings import ARCHITECTURE, ARCTIC, OTHER_CLASS, architectures, names_speculator
 
 METHOD: Final = "mlp_speculator"
 
@@ -14,7 +15,7 @@ METHOD: Final = "mlp_speculator"
 def detect(draft: DraftSource) -> Detection | None:
     """Return the claim on a checkpoint, None if nothing speaks for it or if it names another class."""
     said = names_speculator(draft.hf_config)
-    others = [name for name in architectures(draft.hf_config) if name not in (ARCHITECTURE, OTHER_CLASS)]
+    others = [name for name in architectures(draft.hf_config) if name not in (ARCHITECTURE, *ARCTIC, OTHER_CLASS)]
     if others:
         return None
     if said:
@@ -22,6 +23,5 @@ def detect(draft: DraftSource) -> Detection | None:
     files = SpeculatorReader.names_of(draft)
     if not files:
         return None
-    first = next(name for name in sorted(files) if name.startswith("emb."))
-    evidence = tuple(f"tensor {files[name]}" for name in (first, "proj.0.weight"))
+    evidence = tuple(f"tensor {files[name]}" for name in names.evidence(files))
     return Detection(method=METHOD, strength="likely", evidence=evidence)

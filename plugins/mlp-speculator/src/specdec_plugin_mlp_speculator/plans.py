@@ -12,7 +12,7 @@ from torch import Tensor
 from specdec_core.draft import Draft, IntArray
 from specdec_nn.drafters.draft_sampler import DraftSampler, largest
 from specdec_nn.drafters.hidden_state import Round
-from specdec_plugin_mlp_speculator.network import Speculator
+from specdec_plugin_mlp_speculator.network import Network
 from specdec_plugin_mlp_speculator.trees import Form
 
 Ids = npt.NDArray[np.int64]
@@ -27,7 +27,7 @@ def newest(drafts: Round) -> Tensor:
 class SequencePlan:
     """Drafts one id after the other, each from the state that the one before left."""
 
-    def __init__(self, speculator: Speculator, sampler: DraftSampler, d2t: Tensor | None) -> None:
+    def __init__(self, speculator: Network, sampler: DraftSampler, d2t: Tensor | None) -> None:
         """Take the network, what picks an id from logits, and the offsets [V_d] of its ids."""
         self._speculator, self._sampler, self._d2t = speculator, sampler, d2t
 
@@ -53,7 +53,7 @@ class CandidatesPlan:
     where a request may have fewer nodes it gets the likeliest sequences.
     """
 
-    def __init__(self, speculator: Speculator, form: Form) -> None:
+    def __init__(self, speculator: Network, form: Form) -> None:
         """Take the network and the form of the tree."""
         self._speculator, self._form = speculator, form
 

@@ -9,6 +9,12 @@ from specdec_nn.checkpoints.speculators import TYPE, is_of_type
 
 MODEL_TYPE: Final = "mlp_speculator"
 ARCHITECTURE: Final = "MLPSpeculatorPreTrainedModel"
+# Of Arctic's speculators: the first is an MLP speculator, the others have a recurrence that "method" names.
+ARCTIC: Final = (
+    "ArcticMLPSpeculatorPreTrainedModel",
+    "ArcticLSTMSpeculatorPreTrainedModel",
+    "MLPVariantSpeculatorPreTrainedModel",
+)
 OTHER_TYPE: Final = "mlp"  # of the speculators format, and its class
 OTHER_CLASS: Final = "MLPSpeculator"
 TOP_K: Final = "top_k_tokens_per_head"
@@ -19,8 +25,12 @@ SPELLINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "tie_weights": ("tie_wts",),
     TOP_K: ("top_k_tokesns_per_head",),
 }
-COUNTS: Final = ("n_predict", "emb_dim", "inner_dim", "vocab_size", "n_candidates")
-FLAGS: Final = ("tie_weights", "scale_input")
+COUNTS: Final = ("n_predict", "vocab_size", "n_candidates", "input_hidden_dim")
+WIDTHS: Final = ("emb_dim", "inner_dim", "proj_dim")  # Arctic writes "4096", and "4096.4096" for layers on each other
+FLAGS: Final = ("tie_weights", "scale_input", "tie_lstm_embs")
+RECURRENCE: Final = "method"
+RNN: Final = "sum_rnn"
+LSTM: Final = "sum_lstm"
 
 Config = Mapping[str, Any]
 
@@ -28,8 +38,9 @@ Config = Mapping[str, Any]
 def names_speculator(config: Config) -> tuple[str, ...]:
     """Return what in a config.json says that this is an MLP speculator; `architectures` may be a bare text."""
     said = [f"model_type {MODEL_TYPE!r}"] if config.get("model_type") == MODEL_TYPE else []
-    if ARCHITECTURE in architectures(config):
-        said.append(f"architectures {[ARCHITECTURE]}")
+    own = [name for name in architectures(config) if name in (ARCHITECTURE, *ARCTIC)]
+    if own:
+        said.append(f"architectures {own}")
     if is_of_type(config, (OTHER_TYPE,)):
         said.append(f"{TYPE} {OTHER_TYPE!r}")
     return tuple(said)
@@ -50,7 +61,15 @@ def spelled(config: Config) -> dict[str, Any]:
                 plain[key] = plain[other]
     if isinstance(plain.get("architectures"), str):
         plain["architectures"] = architectures(config)
+    plain |= {key: width_of(plain[key]) for key in WIDTHS if plain.get(key) is not None}
     return plain
+
+
+def width_of(value: object) -> object:
+    """Return a width that is written as one number as that number, any other value as it is."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 def patch_of(hf_config: Config) -> Config | None:
@@ -65,12 +84,21 @@ def patch_of(hf_config: Config) -> Config | None:
 def mistakes(config: Config) -> list[str]:
     """Return the keys of a spelled config.json whose values are of the wrong kind, in words."""
     found = []
-    for key in COUNTS:
+    for key in (*COUNTS, *WIDTHS):
         value, least = config.get(key), 0 if key == "inner_dim" else 1
-        if value is not None and (type(value) is not int or value < least):
+        if key in WIDTHS and is_stack(value):
+            found.append(f"its config.json has {key} {value!r}: several layers for one, which are not built here")
+        elif value is not None and (type(value) is not int or value < least):
             found.append(f"its config.json has {key} {value!r}, and that is a whole number of at least {least}")
     for key in FLAGS:
         value = config.get(key)
         if value is not None and not isinstance(value, bool):
             found.append(f"its config.json has {key} {value!r}, and that is true or false")
+    if config.get(RECURRENCE) not in (None, RNN, LSTM):
+        found.append(f"its config.json has {RECURRENCE} {config[RECURRENCE]!r}, and known are {RNN} and {LSTM}")
     return found
+
+
+def is_stack(value: object) -> bool:
+    """Return whether a value names the widths of several layers, "a.b" or a list."""
+    return isinstance(value, list) or (isinstance(value, str) and "." in value)
