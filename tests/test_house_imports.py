@@ -32,6 +32,8 @@ MAY_TAKE_MORE = {
     "engine/src/specdec_engine/vllm_api/calls.py:chat": "vLLM's signature",
     "engine/src/specdec_engine/cli.py:generate": "the options of a command, which typer reads from the signature",
     "engine/src/specdec_engine/bench/cli.py:bench": "the options of a command, which typer reads from the signature",
+    "engine/src/specdec_engine/pair/cli.py:pair": "the options of a command, which typer reads from the signature",
+    "engine/src/specdec_engine/verify/cli.py:verify": "the options of a command, which typer reads from the signature",
     "engine/src/specdec_engine/tune/cli.py:tune": "the options of a command, which typer reads from the signature",
 }
 # Compiled code takes arrays and numbers, and no object that would hold them.

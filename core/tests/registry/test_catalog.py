@@ -99,17 +99,35 @@ def test_the_requirement_on_the_core_is_read_again(site, requirement, status):
         assert caught.value.record.distribution == "specdec-plugin-alpha"
 
 
-def test_a_plugin_of_the_next_hook_api_needs_a_newer_core_unless_it_has_a_twin_for_this_one(site):
-    site.dist("both", {PROPOSERS: {"both": "both:old"}, "specdec.proposers.v2": {"both": "both:new"}})
-    site.dist("late", {"specdec.proposers.v2": {"late": "late:new"}})
+@pytest.mark.parametrize("other", [0, 2])
+def test_a_plugin_that_offers_several_hook_apis_is_loaded_by_the_one_that_the_core_speaks(site, other):
+    site.dist("both", {PROPOSERS: {"both": "both:ours"}, f"specdec.proposers.v{other}": {"both": "both:other"}})
     catalog = site.catalog()
-    assert [(each.name, each.value, each.status) for each in catalog.records] == [
-        ("both", "both:old", "ok"),
-        ("late", "late:new", "needs newer core"),
-    ]
-    with pytest.raises(VersionStageError, match="hook API 2") as caught:
-        catalog.find("proposer", "late")
-    assert "Upgrade specdec-core" in caught.value.next_step
+    assert [(each.name, each.value, each.status) for each in catalog.records] == [("both", "both:ours", "ok")]
+    assert catalog.find("proposer", "both").value == "both:ours"
+
+
+@pytest.mark.parametrize(
+    ("majors", "named", "status", "step"),
+    [
+        ((2,), 2, "needs newer core", "pip install --upgrade specdec-core"),
+        ((0,), 0, "needs newer plugin", "pip install --upgrade other"),
+        ((2, 3), 2, "needs newer core", "pip install --upgrade specdec-core"),
+    ],
+)
+def test_a_plugin_of_another_hook_api_is_refused_with_both_majors_and_what_to_upgrade(
+    site, record, majors, named, status, step
+):
+    site.dist("other", {f"specdec.proposers.v{major}": {"other": f"other:v{major}"} for major in majors})
+    catalog = site.catalog()
+    (found,) = catalog.records
+    assert found.status == status
+    for refuse in (lambda: catalog.find("proposer", "other"), lambda: site.registry().load(found)):
+        with pytest.raises(VersionStageError) as caught:
+            refuse()
+        assert f"hook API {named} (the group specdec.proposers.v{named})" in caught.value.problem
+        assert "specdec-core 0.1.0 speaks 1" in caught.value.problem
+        assert caught.value.next_step.endswith(step)
 
 
 def test_metadata_that_cannot_be_read_harms_no_other_distribution(site):

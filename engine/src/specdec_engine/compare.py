@@ -76,7 +76,7 @@ def diagnose(
     request.prompt_logprobs = None
     request.append(np.array(said, np.int32))
     sampler.commit(request, request.tokens[request.prompt_len :])
-    rows = [_row(target, request, width) for width in (0, *WIDTHS)]
+    rows = [row_after(target, request, width) for width in (0, *WIDTHS)]
     untruncated = replace(request.sampling_params, min_p=0.0, top_k=0, top_p=1.0)
     every = [_processed(sampler, request, row, untruncated) for row in rows]
     margin, noise = math.inf, 0.0
@@ -156,7 +156,7 @@ def _edges(scores: Tensor, kept: Tensor, winner: int, rivals: Tensor, params: Sa
     return [float(distance) for distance in distances]
 
 
-def _row(target: Target, request: Request, width: int) -> Tensor:
+def row_after(target: Target, request: Request, width: int) -> Tensor:
     """Return logits [V] after the request's ids: from one prompt pass (width 0), or a decode forward of some width."""
     ids: IntArray = request.tokens
     decode_width, target.decode_width = target.decode_width, None

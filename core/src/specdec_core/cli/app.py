@@ -97,10 +97,15 @@ def _show(
 def _doctor(
     names: Annotated[list[str] | None, typer.Argument(help="Check only these names.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one plugin may take.")] = 60.0,
+    pair: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="TARGET DRAFT", help="Examine a pair instead; as `specdec pair TARGET DRAFT`."),
+    ] = None,
     as_json: AsJson = False,
     plugin: Local = None,
 ) -> None:
     """Load each plugin, stage by stage, in a process of its own. The exit code is 1 if any of them fails."""
+    assert pair is None  # `specdec_core.cli.main` has taken it
     catalog = Catalog.discover().with_local(local_plugins(plugin))
     raise typer.Exit(cli_plugins.doctor(catalog, names or [], timeout, as_json))
 

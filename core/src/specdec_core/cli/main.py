@@ -28,7 +28,10 @@ OWN: Final = ("plugins", "explain")
 ELSEWHERE: Final = {
     "bench": "specdec-engine",
     "generate": "specdec-engine",
+    "pair": "specdec-engine",
     "replay": "specdec-engine",
+    "tune": "specdec-engine",
+    "verify": "specdec-engine",
     "vllm": "specdec-vllm",
 }
 COLOURS: Final = {"error": "31", "warning": "33"}
@@ -78,12 +81,19 @@ def _take_debug(arguments: list[str]) -> bool:
 def _dispatch(arguments: list[str]) -> int:
     if arguments[:2] == ["plugins", "list"] and set(arguments[2:]) <= {"--json", "--all"}:
         return list_plugins(as_json="--json" in arguments, everything="--all" in arguments)
-    arguments = _folded(arguments)
+    arguments = _folded(_paired(arguments))
     catalog = Catalog.discover()
     commands = [record for record in catalog.of_kind("command") if record.name not in OWN]
     if arguments and any(record.name == arguments[0].rpartition(":")[2] for record in commands):
         return int(load_command(catalog.find("command", arguments[0])).command(arguments[1:]) or 0)
     return _run_app(arguments or ["--help"], commands)
+
+
+def _paired(arguments: list[str]) -> list[str]:
+    """Return `plugins doctor --pair ...` as the subcommand `pair`, which needs an engine and comes with one."""
+    if arguments[:2] != ["plugins", "doctor"] or "--pair" not in arguments:
+        return arguments
+    return ["pair", *(argument for argument in arguments[2:] if argument != "--pair")]
 
 
 def _folded(arguments: list[str]) -> list[str]:

@@ -20,8 +20,9 @@ from specdec_core.errors import (
     UnknownNameError,
     VersionStageError,
 )
-from specdec_core.registry.groups import API_MAJOR, Kind
+from specdec_core.registry.groups import Kind
 from specdec_core.registry.installed import Claim, normalize, read_claims
+from specdec_core.registry.majors import major_problem, negotiate, next_step
 from specdec_core.registry.record import Record as Record
 from specdec_core.registry.record import Status as Status
 
@@ -50,8 +51,8 @@ class Catalog:
     @classmethod
     def discover(cls, path: Sequence[str | PathLike[str]] | None = None, core_version: str | None = None) -> Catalog:
         """Read the distributions on `path` (default: `sys.path`), in a few milliseconds and without importing any."""
-        claims = list(read_claims(path, core_version or specdec_core.__version__))
-        return cls.of(record for record in (_record(claim, claims) for claim in claims) if record is not None)
+        claims = negotiate(read_claims(path, core_version or specdec_core.__version__))
+        return cls.of(_record(claim) for claim in claims)
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Catalog:
@@ -163,26 +164,17 @@ def _alias_target(value: str) -> str | None:
     return parsed[1].rpartition(".")[2] or None if parsed else None
 
 
-def _record(claim: Claim, claims: Sequence[Claim]) -> Record | None:
-    """Turn a claim into a record; None for one of a later major whose twin is written for this one."""
+def _record(claim: Claim) -> Record:
     status, reason = _status(claim)
-    if claim.major > API_MAJOR and any(_is_twin(claim, other) for other in claims):
-        return None
     return Record(claim.kind, claim.name, claim.value, claim.distribution, claim.version, status, reason)
-
-
-def _is_twin(claim: Claim, other: Claim) -> bool:
-    same = (other.kind, other.name, other.distribution) == (claim.kind, claim.name, claim.distribution)
-    return same and other.major == API_MAJOR
 
 
 def _status(claim: Claim) -> tuple[Status, str]:
     if claim.trouble:
         return "invalid", claim.trouble
-    if claim.major > API_MAJOR:
-        return "needs newer core", f"it is made for hook API {claim.major}, and this core speaks {API_MAJOR}"
-    if claim.major < API_MAJOR:
-        return "core mismatch", f"it is made for hook API {claim.major}, and this core speaks {API_MAJOR}"
+    problem = major_problem(claim)
+    if problem is not None:
+        return problem
     if claim.mismatch:
         return "core mismatch", claim.mismatch
     if parse_value(claim.value) is None or (claim.kind == "alias" and _alias_target(claim.value) is None):
@@ -231,5 +223,4 @@ def _choose(found: Sequence[Record], *, settled: bool) -> Record:
 def _refusal(record: Record) -> PluginError:
     if record.status == "invalid":
         return MetadataStageError(record, record.reason, "Reinstall the distribution, or tell its authors.")
-    step = "Upgrade specdec-core." if record.status == "needs newer core" else "Install versions that fit together."
-    return VersionStageError(record, record.reason, step)
+    return VersionStageError(record, record.reason, next_step(record))

@@ -7,6 +7,7 @@ from typing import Final, Literal
 Kind = Literal["proposer", "verifier", "kernel", "alias", "extension", "command"]
 
 API_MAJOR: Final = 1
+SPOKEN: Final = (API_MAJOR,)  # majors whose plugins this core loads, each by its own hook specifications
 PREFIXES: Final[dict[str, Kind]] = {
     "specdec.proposers": "proposer",
     "specdec.verifiers": "verifier",
@@ -30,3 +31,8 @@ def parse_group(group: str) -> tuple[Kind, int] | None:
     if not dot or kind is None or not version.isdigit():
         return None
     return kind, int(version)
+
+
+def group_of(kind: Kind, major: int) -> str:
+    """Return the name of the group of a kind for a major version: "specdec.proposers.v2"."""
+    return next(f"{prefix}.v{major}" for prefix, each in PREFIXES.items() if each == kind)

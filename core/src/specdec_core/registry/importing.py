@@ -18,14 +18,15 @@ from typing import Any
 from specdec_core.errors import ImportStageError, MetadataStageError, VersionStageError
 from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, Record, parse_value
 from specdec_core.registry.installed import normalize, required_by
+from specdec_core.registry.majors import next_step
 
 CORE_PACKAGE = "specdec_core"  # never taken back: classes of ours must stay the classes they are
 
 
 def check_metadata(record: Record) -> None:
     """Raise MetadataStageError or VersionStageError if the record's own data say that it cannot be used."""
-    if record.status in ("needs newer core", "core mismatch"):
-        raise VersionStageError(record, record.reason, "Install versions of it and of specdec-core that fit together.")
+    if record.status in ("needs newer core", "needs newer plugin", "core mismatch"):
+        raise VersionStageError(record, record.reason, next_step(record))
     if record.status == "conflict":
         step = f"Say {record.distribution}:{record.name} to mean this one."
         raise MetadataStageError(record, record.reason, step)
@@ -159,5 +160,5 @@ def _import_step(record: Record, error: BaseException) -> str:
             return f"Install what it misses, which {record.distribution} requires: pip install {missing}"
         return f"Install the distribution that has the module {missing!r}; its name may be another."
     if record.distribution == LOCAL_DISTRIBUTION:
-        return "Mend the file or the name that was given."
+        return "Fix the file or the name that was given."
     return f"Try `pip install --upgrade {record.distribution}`, or tell its authors."

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from specdec_core.registry.groups import Kind
 
-Status = Literal["ok", "needs newer core", "core mismatch", "conflict", "invalid"]
+Status = Literal["ok", "needs newer core", "needs newer plugin", "core mismatch", "conflict", "invalid"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Record:
     value         where it is: `module:attribute`, or a path or an object's type for an unpackaged plugin
     distribution  who offers it; "(local)" for an unpackaged plugin
     version       the distribution's version; "-" for an unpackaged plugin
-    status        "ok", or why it cannot be used as it is: "needs newer core" (made for a later hook API), "core
+    status        "ok", or why it cannot be used as it is: "needs newer core" (made for a later hook API),
+                  "needs newer plugin" (made for an earlier one that this core does not speak any more), "core
                   mismatch" (its requirement on specdec-core does not hold), "conflict" (another distribution claims
                   the same name), "invalid" (its metadata cannot be used)
     reason        a sentence about any status but "ok"

@@ -12,7 +12,7 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
-NEWEST: Final = {"torch": "2.15", "transformers": "5.24", "typer": "0.29", "click": "8.5", "vllm": "0.33"}
+NEWEST: Final = {"torch": "2.13", "transformers": "5.24", "typer": "0.29", "click": "8.5", "vllm": "0.33"}
 logger = logging.getLogger("specdec")
 _warned: set[str] = set()
 
