@@ -44,6 +44,8 @@ from specdec_engine.sampling.logprobs import LogprobReader
 from specdec_engine.sampling.noise_keys import NoiseKeys
 from specdec_engine.sampling.sampler import Sampler
 from specdec_nn.fused.trial import fuse
+from specdec_nn.hf.adapters import Adapter
+from specdec_nn.hf.families import check_config
 from specdec_nn.hf.loading import eos_ids, load_model, resolve_dtype
 from specdec_nn.hf.model import FlatModel
 from specdec_nn.hf.probe import probe
@@ -75,6 +77,7 @@ class EngineOptions:
     log_stats: bool
     fused: bool = True
     prefix_caching: bool = True
+    lora: str | None = None
 
 
 def build_engine(options: EngineOptions) -> Engine:
@@ -84,6 +87,7 @@ def build_engine(options: EngineOptions) -> Engine:
     """
     warn_if_newer("torch", "transformers")
     dtype, registry = _checked(options)
+    adapter = None if options.lora is None else Adapter.of(options.lora)
     given = Found(None, None, options.model, options.speculative_config)
     found = find_target(given, options.revision, options.hf_model, registry, options.trust_remote_code)
     source = found.source
@@ -98,6 +102,9 @@ def build_engine(options: EngineOptions) -> Engine:
     if model is None:
         assert source is not None  # find_target has raised
         model = load_model(source, dtype, options.device)
+        if adapter is not None:
+            model = adapter.merged_into(model)
+            logger.info("the adapter %r is merged into the weights of %r, for all requests", adapter.name, found.model)
     with lock_of(model), contextlib.ExitStack() as undo:
         target = _target(model, info, options.limits, registry.kernels, tokenizer)
         undo.callback(target.close)
@@ -134,6 +141,12 @@ def _checked(options: EngineOptions) -> tuple[str | torch.dtype, Registry]:
         if given not in (True, False):
             message = f"{name}={given!r}: expected True or False"
             raise TargetError(message)
+    if options.lora is not None and options.hf_model is not None:
+        message = (
+            f"lora={options.lora!r} was given beside hf_model=, whose weights stay as they are; merge the adapter "
+            f"yourself (merge_and_unload of the package peft), or name the model instead"
+        )
+        raise TargetError(message)
     dtype = resolve_dtype(options.dtype)
     return dtype, Registry(Catalog.discover().with_local(options.plugins), strict=options.strict)
 
@@ -155,7 +168,8 @@ def _speculation(
         Containment(resolved.method, strict=options.strict, logger=logger),
     )
     top_ids, most = registry.kernels.get("top_ids", target.device), resolved.num_speculative_tokens
-    speculation = Speculation(runner, verifier, top_ids, most, not resolved.verifier_lossy, reports.step)
+    exact, lengths = not resolved.verifier_lossy, target.rope_lengths
+    speculation = Speculation(runner, verifier, top_ids, most, exact, reports.step, lengths)
     return speculation, proposer, reports
 
 
@@ -202,9 +216,11 @@ def _compose(
 
 
 def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels, tokenizer: Any | None) -> Target:
+    flat = FlatModel(model, info.num_layers, info.vocab_size, kernels)
+    check_config(model.config, info.max_model_len, by_row=flat.row_tables is not None)
     default_chunk = FIXED_WIDTH_CHUNK if limits.decode_width is not None else CPU_CHUNK
     return Target(
-        FlatModel(model, info.num_layers, info.vocab_size, kernels),
+        flat,
         info,
         ancestor_bits=kernels.get("ancestor_bits", "cpu"),  # of the tables of a step, which are host arrays
         max_num_seqs=limits.max_num_seqs,

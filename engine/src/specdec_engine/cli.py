@@ -73,6 +73,9 @@ def generate(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model, if it needs some.")
     ] = False,
+    lora: Annotated[
+        str | None, typer.Option(help="A LoRA adapter for all prompts: a folder of peft, or a hub id.")
+    ] = None,
     plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print text as it comes.")] = False,
     compare: Annotated[
@@ -108,6 +111,7 @@ def generate(
         decode_width=decode_width,
         revision=revision,
         trust_remote_code=trust_remote_code,
+        lora=lora,
         plugins=read_plugins(plugin),
     ) as llm:
         inputs = llm.chat_prompts([[{"role": "user", "content": text}] for text in texts]) if chat else list(texts)

@@ -62,6 +62,8 @@ class LLM(VllmMethods):
                          knows; False: always run the model's modules
     enable_prefix_caching  a request takes over the longest committed prefix of its ids that is still in the KV arena;
                          None is True
+    lora                 a LoRA adapter for all requests: a folder of peft or a hub id; it is merged into the weights.
+                         Drafters are not adapted. One adapter a request is left to vLLM
     disable_log_stats    say nothing; else the logger `specdec_engine` gets two lines (INFO) for ten seconds of work
 
     Other arguments of vLLM's `LLM` are honoured, accepted where they are already the default here, or refused with the
@@ -96,6 +98,7 @@ class LLM(VllmMethods):
         trust_remote_code: bool = False,
         fused: bool = True,
         enable_prefix_caching: bool | None = None,
+        lora: str | PathLike[str] | None = None,
         **others: Any,
     ) -> None:
         """Load everything and check it."""
@@ -130,6 +133,7 @@ class LLM(VllmMethods):
             logprobs_mode=logprobs_mode,
             log_stats=not disable_log_stats,
             fused=fused,
+            lora=None if lora is None else fspath(lora),
             prefix_caching=True if enable_prefix_caching is None else enable_prefix_caching,
         )
         self._engine = build_engine(options)

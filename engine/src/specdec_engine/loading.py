@@ -17,7 +17,7 @@ from specdec_core.config.speculative import SpeculativeConfig
 from specdec_core.errors import ConfigError, TargetError
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import DraftSource, TargetInfo
-from specdec_nn.hf.families import check_config
+from specdec_nn.hf.families import check_config, longest_text
 from specdec_nn.hf.loading import ModelSource, is_known_type, load_config
 from specdec_nn.hf.tokenizers import load_named_tokenizer, load_tokenizer
 
@@ -147,10 +147,11 @@ def target_info(model: str | None, config: Any, limits: Limits) -> TargetInfo:
         own = wanted or UNLIMITED_CONTEXT
         if wanted is None:
             logger.warning("the configuration names no longest context; max_model_len is %d", own)
-    if wanted is not None and wanted > own:
-        message = f"max_model_len={wanted} is above the model's own limit of {own} positions"
+    most = longest_text(config, own)
+    if wanted is not None and wanted > most:
+        message = f"max_model_len={wanted} is above the model's own limit of {most} positions"
         raise TargetError(message)
-    check_config(config, wanted or own)
+    check_config(config, wanted or own, by_row=True)
     return replace(unlimited, max_model_len=wanted or own)
 
 

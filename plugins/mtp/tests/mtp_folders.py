@@ -37,6 +37,10 @@ def config(kind: str, name: str, **keys: Any) -> dict[str, Any]:
 DEEPSEEK = config("deepseek_v3", "DeepseekV3ForCausalLM", num_nextn_predict_layers=1)
 LLAMA = config("llama", "LlamaForCausalLM")
 # Families that draft: their config.json, and the tensors of one module that tell them from a model without.
+QWEN = (
+    *(f"mtp.{name}.weight" for name in ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")),
+    "mtp.layers.0.input_layernorm.weight",
+)
 DRAFTING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "deepseek": (DEEPSEEK, tuple(f"model.layers.3.{name}.weight" for name in ("enorm", "hnorm", "eh_proj"))),
     "glm4_moe": (
@@ -65,11 +69,14 @@ DRAFTING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "model.mtp.layers.0.eh_proj.weight",
         ),
     ),
+    "qwen3_next": (config("qwen3_next", "Qwen3NextForCausalLM", num_nextn_predict_layers=1), QWEN),
+    "qwen3_5": (config("qwen3_5_text", "Qwen3_5ForCausalLM", mtp_num_hidden_layers=1), QWEN),
+    "qwen3_5_moe": (config("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", mtp_num_hidden_layers=1), QWEN),
 }
 
 
 def _shape(name: str, width: int) -> tuple[int, ...]:
-    if name.endswith(("eh_proj.weight", "input_proj.weight")):
+    if name.endswith(("eh_proj.weight", "input_proj.weight", "mtp.fc.weight")):
         return width, 2 * width
     return (width,) if "norm" in name else (1,)
 

@@ -142,17 +142,60 @@ def longcat(i: int) -> Shapes:
     return {f"model.mtp.{name}": shape for name, shape in inside.items()}
 
 
+def of_qwen(mixer: Shapes, i: int) -> Shapes:
+    """Output-gated attention: a head has as many rows for its gate as for its query."""
+    inside = {
+        **norms("input_layernorm", "post_attention_layernorm"),
+        **grouped_attention("self_attn", 8, bias=False, qk_norm=True),
+        **linear("self_attn.q_proj", 2 * HEADS * 8, HIDDEN),
+        **mixer,
+    }
+    around = {**norms("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"), **linear("fc", HIDDEN, 2 * HIDDEN)}
+    named = around | {f"layers.{i}.{name}": shape for name, shape in inside.items()}
+    return {f"mtp.{name}": shape for name, shape in named.items()}
+
+
+def qwen3_next(i: int) -> Shapes:
+    single = {k: v for e in range(4) for k, v in mlp(f"mlp.experts.{e}", 16).items()}
+    gates = {**linear("mlp.gate", 4, HIDDEN), **linear("mlp.shared_expert_gate", 1, HIDDEN)}
+    return of_qwen({**single, **gates, **mlp("mlp.shared_expert", 24)}, i)
+
+
+def qwen3_5(i: int) -> Shapes:
+    return of_qwen(mlp("mlp", 48), i)
+
+
 @dataclass(frozen=True)
 class Model:
-    """A family: transformers' config class and its keys, what config.json says besides, and a module's tensors."""
+    """A family: transformers' config class and its keys, what config.json says besides, and a module's tensors.
+
+    `counts` is the key of config.json that has the number of modules.
+    """
 
     config: str
     keys: Mapping[str, Any]
     says: Mapping[str, Any]
     module: Callable[[int], Shapes]
+    counts: str = "num_nextn_predict_layers"
 
 
 ROPE = {"rope_type": "default", "rope_theta": 100.0}
+HYBRID = {
+    **GROUPED,
+    "head_dim": 8,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "layer_types": ["linear_attention", "full_attention"],
+    "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
+}
+SOFTMAX_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 24,
+}
 MODELS: dict[str, Model] = {
     "deepseek": Model(
         "DeepseekV3Config",
@@ -220,6 +263,11 @@ MODELS: dict[str, Model] = {
         {},
         longcat,
     ),
+    "qwen3_next": Model("Qwen3NextConfig", {**HYBRID, **SOFTMAX_EXPERTS, "norm_topk_prob": True}, {}, qwen3_next),
+    "qwen3_5": Model("Qwen3_5TextConfig", HYBRID, {}, qwen3_5, "mtp_num_hidden_layers"),
+    "qwen3_5_moe": Model(
+        "Qwen3_5MoeTextConfig", {**HYBRID, **SOFTMAX_EXPERTS}, {}, qwen3_next, "mtp_num_hidden_layers"
+    ),
 }
 
 
@@ -260,7 +308,7 @@ def save(folder: Path, family: str, tensors: Mapping[str, Tensor], modules: int 
     places = {**dict.fromkeys(own, SHARDS[0]), **dict.fromkeys(tensors, SHARDS[1])}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
     config = json.loads((folder / "config.json").read_text())
-    config = {**config, "num_nextn_predict_layers": modules, **MODELS[family].says, **says}
+    config = {**config, MODELS[family].counts: modules, **MODELS[family].says, **says}
     (folder / "config.json").write_text(json.dumps(config))
     return str(folder)
 

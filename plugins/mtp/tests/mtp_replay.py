@@ -14,6 +14,7 @@ import mtp_oracle
 import numpy as np
 import torch
 from mtp_oracle import Chain, Row
+from mtp_qwen_oracle import QwenModule
 from torch import Tensor
 
 from specdec_core.draft import BatchView, Draft, FinishReason, RequestView
@@ -107,7 +108,8 @@ def oracle_of(family: str, folder: str, tensors: Mapping[str, Tensor], running: 
     model = mtp_models.target(family)
     config = json.loads(Path(folder, "config.json").read_text())
     tables = {"embedding": model.get_input_embeddings().weight.detach(), "head": model.lm_head.weight.detach()}
-    modules = [mtp_oracle.Module(family, config, tensors, i, **tables) for i in range(running)]
+    made = QwenModule if "qwen" in family else mtp_oracle.Module
+    modules = [made(family, config, tensors, i, **tables) for i in range(running)]
     return partial(mtp_oracle.several, modules) if running > 1 else partial(mtp_oracle.reuse, modules[0])
 
 

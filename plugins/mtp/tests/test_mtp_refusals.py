@@ -37,7 +37,7 @@ def test_a_checkpoint_with_its_familys_modules_is_claimed_by_config_and_tensors(
     assert (claim.method, claim.strength) == ("mtp", "likely")
     kind, number, tensors = claim.evidence
     assert kind == f"model_type {DRAFTING[family][0]['model_type']!r}"
-    assert number in ("num_nextn_predict_layers 1", "the family's default 1")
+    assert number in ("num_nextn_predict_layers 1", "mtp_num_hidden_layers 1", "the family's default 1")
     assert tensors.removeprefix("tensors of ") in DRAFTING[family][1][0]
 
 
@@ -197,7 +197,7 @@ def test_a_host_with_modules_of_its_own_gets_every_family_that_it_has_a_class_fo
         assert family.why_not in problem.message
 
 
-def test_seven_families_draft_and_every_other_one_says_why_not() -> None:
+def test_ten_families_draft_and_every_other_one_says_why_not() -> None:
     drafting = [family.title for family in FAMILIES if not family.why_not]
     assert drafting == [
         "speculators' type mtp, a layer of Qwen2",
@@ -206,6 +206,9 @@ def test_seven_families_draft_and_every_other_one_says_why_not() -> None:
         "MiMo-7B",
         "GLM-4.5, 4.6, 4.7",
         "Ernie 4.5 MoE",
+        "Qwen3-Next",
+        "Qwen3.5",
+        "Qwen3.5 MoE",
         "LongCat-Flash",
     ]
     assert all(family.modules for family in FAMILIES if not family.why_not)
@@ -216,7 +219,7 @@ def test_seven_families_draft_and_every_other_one_says_why_not() -> None:
     [
         ("deepseek_v41", "DeepseekV41ForCausalLM", "name the method dspark"),
         ("deepseek_v3", "MistralLarge3ForCausalLM", "it is an EAGLE head, whatever its model_type says"),
-        ("qwen3_next", "Qwen3NextForCausalLM", "recurrent layers"),
+        ("nemotron_h", "NemotronHForCausalLM", "recurrent layers"),
         ("pangu_ultra_moe", "PanguUltraMoEForCausalLM", "transformers has no class for its target"),
     ],
 )

@@ -210,10 +210,10 @@ def test_explain_says_where_the_modules_are_what_k_is_and_how_the_config_is_read
 
 
 def test_explain_says_why_a_family_does_not_draft(tmp_path: Path) -> None:
-    target = folder_of(tmp_path / "target", {**DEEPSEEK, "model_type": "qwen3_next"})
+    target = folder_of(tmp_path / "target", {**DEEPSEEK, "model_type": "nemotron_h"})
     done = explained(target)
     assert done.returncode == 2
-    assert "mtp does not draft for Qwen3-Next" in done.stderr
+    assert "mtp does not draft for Nemotron-H" in done.stderr
     assert "its target has recurrent layers" in done.stderr
     assert "Traceback" not in done.stderr
 

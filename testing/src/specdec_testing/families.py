@@ -134,6 +134,70 @@ SIMILAR: Final[dict[str, Spec]] = {
     "starcoder2": ("Starcoder2Config", _GROUPED),  # an MLP without a gate
 }
 
+_TOWER: Final[dict[str, Any]] = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "patch_size": 4}
+_QWEN_TOWER: Final[dict[str, Any]] = {
+    **{"hidden_size": 16, "intermediate_size": 32, "num_heads": 2, "depth": 1, "out_hidden_size": HIDDEN},
+    **{"patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 1},
+}
+_UNTIED: Final[dict[str, Any]] = {"tie_word_embeddings": False}
+_QWEN_IDS: Final[dict[str, Any]] = {
+    **{"image_token_id": 120, "video_token_id": 121, "vision_start_token_id": 122, "vision_end_token_id": 123}
+}
+_MROPE: Final[dict[str, Any]] = {"rope_type": "default", "rope_theta": 10000.0}
+
+# Models of text and images, of which such a host runs the language model.
+MULTIMODAL: Final[dict[str, Spec]] = {
+    "gemma3_vl": (
+        "Gemma3Config",
+        {
+            **_UNTIED,
+            "text_config": _GEMMA,
+            "vision_config": {**_TOWER, "num_hidden_layers": 1, "image_size": 16},
+            "image_token_index": VOCAB,  # has no row in the embedding, as in released models
+            "mm_tokens_per_image": 4,
+        },
+    ),
+    "qwen2_5_vl": (
+        "Qwen2_5_VLConfig",
+        {
+            **_UNTIED,
+            **_QWEN_IDS,
+            "text_config": {**_GROUPED, "rope_parameters": {**_MROPE, "mrope_section": [1, 1, 2]}},
+            "vision_config": {**_QWEN_TOWER, "fullatt_block_indexes": [0], "window_size": 16},
+        },
+    ),
+    "qwen3_vl": (
+        "Qwen3VLConfig",
+        {
+            **_UNTIED,
+            **_QWEN_IDS,
+            "text_config": {
+                **_HEAD_DIM,
+                "rope_parameters": {**_MROPE, "mrope_section": [2, 1, 1], "mrope_interleaved": True},
+            },
+            "vision_config": {**_QWEN_TOWER, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+        },
+    ),
+    "mistral3": (
+        "Mistral3Config",
+        {
+            **_UNTIED,
+            "text_config": {"model_type": "mistral", **_HEAD_DIM, "sliding_window": WINDOW},
+            "vision_config": {"model_type": "pixtral", **_TOWER, "num_hidden_layers": 1, "image_size": 16},
+            "image_token_index": 10,
+        },
+    ),
+    "llava": (
+        "LlavaConfig",
+        {
+            **_UNTIED,
+            "text_config": {"model_type": "llama", **_GROUPED},
+            "vision_config": {"model_type": "clip_vision_model", **_TOWER, "num_hidden_layers": 2, "image_size": 16},
+            "image_token_index": 120,
+        },
+    ),
+}
+
 # Families that such a host would run silently wrong: they bypass the interface, call it twice a layer, hide a chunk
 # size from it, or carry a state across the flat batch.
 WRONG: Final[dict[str, Spec]] = {
@@ -210,4 +274,4 @@ WRONG: Final[dict[str, Spec]] = {
     ),
 }
 
-FAMILIES: Final[dict[str, Spec]] = {**RIGHT, **SIMILAR, **WRONG}
+FAMILIES: Final[dict[str, Spec]] = {**RIGHT, **SIMILAR, **MULTIMODAL, **WRONG}

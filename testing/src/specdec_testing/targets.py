@@ -15,6 +15,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from specdec_nn.hf.loading import auto_class_of
 from specdec_testing.families import FAMILIES
 
 HEAD_GAIN: Final = 4.0
@@ -45,7 +46,7 @@ def tiny_target(
     config = tiny_config(family, **config_overrides)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = auto_class_of(config).from_config(config, dtype=dtype)
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     lookup = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     with torch.no_grad():

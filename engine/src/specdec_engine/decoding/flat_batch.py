@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from specdec_engine.requests.rope_lengths import RopeLengths
 from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.ops.attention.reference import AttentionStep
@@ -31,6 +32,7 @@ class FlatBatch:
     step            attention tables
     logits_rows     [R] int64 flat rows whose logits are wanted, in order of items
     pieces          what the rows are
+    lengths         [N] int64 the length of text that each row is turned for (0: padding), None where none is needed
     """
 
     ids: npt.NDArray[np.int64]
@@ -38,6 +40,7 @@ class FlatBatch:
     step: AttentionStep
     logits_rows: npt.NDArray[np.int64]
     pieces: list[Piece]
+    lengths: npt.NDArray[np.int64] | None = None
 
 
 def split(items: Sequence[ScheduledRows], decode_width: int | None, chunk: int) -> Iterator[tuple[list[Piece], int]]:
@@ -68,7 +71,7 @@ def split(items: Sequence[ScheduledRows], decode_width: int | None, chunk: int) 
         yield pieces, decode_width
 
 
-def build(pieces: list[Piece], width: int, arena: KVArena) -> FlatBatch:
+def build(pieces: list[Piece], width: int, arena: KVArena, rope: RopeLengths | None = None) -> FlatBatch:
     """Lay the pieces out in sequence and pad to `width`; their pages must have been reserved."""
     used = sum(piece.count for piece in pieces)
     size = max(used, width)
@@ -110,4 +113,8 @@ def build(pieces: list[Piece], width: int, arena: KVArena) -> FlatBatch:
         seg_tree=None if ancestors is None else seg_tree,
         ancestors=ancestors,
     )
-    return FlatBatch(ids, positions, step, np.concatenate(logits_rows), pieces)
+    batch = FlatBatch(ids, positions, step, np.concatenate(logits_rows), pieces)
+    if rope is not None:
+        parts = [rope.of_rows(piece.item)[piece.offset : piece.offset + piece.count] for piece in pieces]
+        batch.lengths = np.concatenate([*parts, np.zeros(size - used, np.int64)])
+    return batch

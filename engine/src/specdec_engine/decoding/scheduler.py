@@ -12,6 +12,7 @@ from specdec_engine.decoding import trees
 from specdec_engine.decoding.target import Target
 from specdec_engine.memory.prefix_cache import PrefixCache
 from specdec_engine.requests.request import Request
+from specdec_engine.requests.rope_lengths import RopeLengths
 from specdec_engine.requests.scheduled_rows import ScheduledRows
 
 
@@ -42,9 +43,13 @@ class Scheduler:
 
     def admit(self, num_draft: int) -> None:
         """Move waiting requests to the running ones while their known ids and one step of drafts fit."""
-        arena = self._target.arena
+        arena, lengths = self._target.arena, self._target.rope_lengths
+        if lengths is not None:
+            self._renew(lengths)
         while self.waiting and len(self.running) < self._max_num_seqs:
             request = self.waiting[0]
+            if lengths is not None:
+                request.table = lengths.table(request)
             taken = self.prefix.take(request)
             if not arena.reserve(request.segment, min(len(request) + num_draft + 1, arena.num_tokens)):
                 self._give_back(request)
@@ -52,6 +57,11 @@ class Scheduler:
             self.prefix.count(request, len(request), taken)
             self.running.append(self.waiting.popleft())
         self.running.sort(key=lambda request: request.arrival)
+
+    def _renew(self, lengths: RopeLengths) -> None:
+        """Let requests that have outgrown their rotary tables run their known ids again."""
+        for request in [r for r in reversed(self.running) if lengths.table(r) != r.table]:
+            self._put_back(request)
 
     def remove(self, request: Request) -> None:
         """Forget a request and give its pages back."""
@@ -120,8 +130,11 @@ class Scheduler:
             self._preempt(self.running[-1])
 
     def _preempt(self, request: Request) -> None:
-        self._on_preempt(request)
         self.preemptions += 1
+        self._put_back(request)
+
+    def _put_back(self, request: Request) -> None:
+        self._on_preempt(request)
         request.preemptions += 1
         self._give_back(request)
         self.running.remove(request)

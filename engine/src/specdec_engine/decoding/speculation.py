@@ -18,6 +18,7 @@ from specdec_engine.decoding import trees
 from specdec_engine.decoding.contained import ContainedVerifier
 from specdec_engine.decoding.target import ForwardOutput
 from specdec_engine.requests.request import Request
+from specdec_engine.requests.rope_lengths import RopeLengths
 from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_engine.requests.stopping import StopRules
 
@@ -30,6 +31,7 @@ class Speculation:
     max_draft  what admission leaves room for
     exact      the verifier is not lossy
     observe    is told of every step that ran rows
+    lengths    where rotary tables depend on the length: drafts end where a text would need others
     """
 
     runner: ProposerRunner
@@ -38,6 +40,7 @@ class Speculation:
     max_draft: int
     exact: bool
     observe: Callable[[StepStats], None]
+    lengths: RopeLengths | None = None
 
     def propose(self, running: Sequence[Request], rules: StopRules, room: int) -> tuple[list[ScheduledRows], Draft]:
         """Return the newest ids that wait to be run, and one row of drafts for each.
@@ -45,7 +48,7 @@ class Speculation:
         `room` is how many positions the KV arena has: each node of a tree takes one.
         """
         # n + k + 1 ids must fit: the last draft needs a place, and so does the id drawn after it.
-        slots = [Slot(r, r.run_len, r.newest_known, rules.budget(r) - 1) for r in running]
+        slots = [Slot(r, r.run_len, r.newest_known, self._room(r, rules)) for r in running]
         draft = self.runner.propose(slots)
         # Requests inside their prompts have empty rows, so that only lengths differ.
         drafted = [
@@ -59,6 +62,11 @@ class Speculation:
             deepest = [self.runner.budget.depth(slot) for _, slot, _ in drafted]
             draft = trees.within(draft, deepest, [room - len(request) for request, _, _ in drafted])
         return items, draft
+
+    def _room(self, request: Request, rules: StopRules) -> int:
+        own = None if self.lengths is None else self.lengths.room(request)
+        left = rules.budget(request) - 1
+        return left if own is None else min(own, left)
 
     def answer(self, drawn: Sequence[ScheduledRows], logits: Tensor) -> None:
         """Note what the target answered at verified rows, whose logits [R, V] are the model's own.

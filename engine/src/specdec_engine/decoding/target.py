@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from specdec_core.errors import TargetError
 from specdec_core.sources import TargetInfo
 from specdec_engine.decoding.flat_batch import FlatBatch, build, split
+from specdec_engine.requests.rope_lengths import RopeLengths
 from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.hf.model import FlatModel
@@ -61,6 +62,8 @@ class Target:
         self.prefill_chunk_size = prefill_chunk_size
         self.flat.binding.batched_experts = decode_width is not None
         self.ancestor_bits = ancestor_bits
+        tables = flat.row_tables
+        self.rope_lengths = RopeLengths.of(tables, info.max_model_len)
         self.arena = self.new_arena(0)
         self._final: Tensor | None = None
         self._tap_hidden = False
@@ -164,7 +167,7 @@ class Target:
         scored: list[tuple[tuple[int, int], Tensor]] = []
         rows = 0
         for pieces, width in split(items, self.decode_width, self.prefill_chunk_size):
-            batch = build(pieces, width, self.arena)
+            batch = build(pieces, width, self.arena, self.rope_lengths)
             rows += len(batch.ids)
             with self._final_states(items):
                 out = self._run(batch)
@@ -205,7 +208,8 @@ class Target:
             # In a forward of fixed width the head sees a fixed number of rows as well.
             rows = self._padded(rows, len(batch.ids), batch)
         ids, positions = torch.from_numpy(batch.ids), torch.from_numpy(batch.positions)
-        logits = self.flat.run(ids, positions, batch.step, self.arena, rows)
+        lengths = None if batch.lengths is None else torch.from_numpy(batch.lengths)
+        logits = self.flat.run(ids, positions, batch.step, self.arena, rows, lengths)
         return logits if logits is None or len(logits) == wanted else logits[:wanted]
 
     def _padded(self, rows: Tensor, size: int, batch: FlatBatch) -> Tensor:

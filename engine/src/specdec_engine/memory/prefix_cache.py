@@ -1,8 +1,8 @@
 """Prefix reuse: which committed pages a request takes over instead of running their ids again; it runs no model.
 
 A page is known by a digest of its ids and of the key of the page before it, so that equal keys mean equal texts from
-the first id on. Weights and rotary tables are the same for every request of an engine; where they change, `reset` makes
-all keys new. Design: docs/engine.md, "Prefix reuse".
+the first id on. Weights are the same for every request of an engine; where they change, `reset` makes all keys new.
+Where rotary tables differ between requests, so do keys (`Request.table`). Design: docs/engine.md, "Prefix reuse".
 """
 
 from __future__ import annotations
@@ -124,8 +124,9 @@ class PrefixCache:
         """Whether what a request holds may be shared: it began after the last `reset`, or has not begun."""
         if not self._enabled:
             return False
-        if not request.run_len and request.page_keys.generation != self._generation:
-            request.page_keys = PageKeys(self._generation)
+        keys = request.page_keys
+        if not request.run_len and (keys.generation, keys.table) != (self._generation, request.table):
+            request.page_keys = PageKeys(self._generation, request.table)
         return request.page_keys.generation == self._generation
 
     def _may_take(self, request: Request) -> bool:

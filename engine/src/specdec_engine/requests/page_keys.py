@@ -13,15 +13,19 @@ KEY_BYTES: Final = 16
 class PageKeys:
     """The keys of one request's pages, each a digest of its ids and of the key before it, made when asked for."""
 
-    def __init__(self, generation: int = -1) -> None:
-        """Keys of different generations differ."""
+    def __init__(self, generation: int = -1, table: int = 0) -> None:
+        """Keys of different generations differ, and so do those of rows turned by different rotary tables."""
         self.generation = generation
+        self.table = table
         self._keys: list[bytes] = []
 
     def first(self, count: int, ids: IntArray, page_size: int) -> list[bytes]:
         """Return the keys of the first `count` pages; `ids` are the request's, [at least count * page_size] int32."""
         while len(self._keys) < count:
             at = len(self._keys) * page_size
-            before = self._keys[-1] if self._keys else self.generation.to_bytes(KEY_BYTES, "little", signed=True)
+            before = self._keys[-1] if self._keys else self._root()
             self._keys.append(blake2b(before + ids[at : at + page_size].tobytes(), digest_size=KEY_BYTES).digest())
         return self._keys[:count]
+
+    def _root(self) -> bytes:
+        return self.generation.to_bytes(KEY_BYTES, "little", signed=True) + self.table.to_bytes(KEY_BYTES, "little")

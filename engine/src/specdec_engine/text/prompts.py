@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from specdec_core.draft import IntArray
 from specdec_core.errors import RequestError
 from specdec_engine.sampling_params import SamplingParams
 from specdec_engine.text.prompt_text import check_text, ids_of_text
+
+# Keys of vLLM's prompts for what is not text.
+PARTS: Final = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ def _is_id(value: Any) -> bool:
 def _encode(prompt: Any, tokenizer: Any, name: str) -> Prompt:
     text = None
     if isinstance(prompt, Mapping):
+        prompt = _without_parts(prompt, name)
         known = {"prompt", "prompt_token_ids"}
         if not set(prompt) <= known or not set(prompt) & known:
             message = f"a prompt given as a dict has the keys {sorted(map(str, prompt))}; expected 'prompt_token_ids'"
@@ -91,6 +95,20 @@ def _encode(prompt: Any, tokenizer: Any, name: str) -> Prompt:
         return Prompt(np.array(prompt, np.int64), text)
     message = f"a prompt of type {type(prompt).__name__} is neither text nor a list of whole-number ids"
     raise RequestError(message)
+
+
+def _without_parts(prompt: Mapping[Any, Any], name: str) -> Mapping[Any, Any]:
+    """Leave the keys of images, sound and video out where they hold nothing; raises RequestError where they do."""
+    for key in PARTS:
+        given = prompt.get(key)
+        if given:
+            kinds = f" ({', '.join(sorted(map(str, given)))})" if isinstance(given, Mapping) else ""
+            message = (
+                f"{name} has {key}{kinds}; prompts are text or ids here, and of a multimodal model only the language "
+                f"model runs. Leave it out, or send this prompt to an engine that runs the other parts, such as vLLM"
+            )
+            raise RequestError(message)
+    return {key: value for key, value in prompt.items() if key not in PARTS}
 
 
 def _check(prompt: Prompt, name: str, vocab_size: int, max_length: int, to_emit: int) -> None:

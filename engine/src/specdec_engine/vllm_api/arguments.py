@@ -211,8 +211,8 @@ _LOADING: Final = (
     )
 )
 _LORA: Final = _refused(
-    "adapters are not applied here",
-    "merge the adapter into the weights, and leave it out",
+    "one adapter serves all requests here, and none a single one",
+    "name it as lora=, and leave this out",
     enable_lora=False,
     default_mm_loras=None,
 ) | _no_effect(
@@ -284,7 +284,11 @@ ARGUMENTS: Final[MappingProxyType[str, Argument]] = MappingProxyType(
 # Arguments of `generate` and `chat` besides those that are parameters here.
 CALL_ARGUMENTS: Final[MappingProxyType[str, Refused]] = MappingProxyType(
     {
-        "lora_request": Refused("adapters are not applied here", (None,), "merge the adapter into the weights"),
+        "lora_request": Refused(
+            "one adapter serves all requests here, and none a single one",
+            (None,),
+            "name it as lora= of LLM, or use vLLM",
+        ),
         "priority": Refused("requests run in order of arrival", (None,)),
         "tokenization_kwargs": Refused("texts become ids in one way", (None, {}), "tokenize yourself and pass ids"),
         "mm_processor_kwargs": Refused("prompts are text or ids", (None, {})),

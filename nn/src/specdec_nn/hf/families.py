@@ -10,7 +10,8 @@ from specdec_core.config.rope import model_rope_problem
 from specdec_core.errors import TargetError
 
 RUNNABLE_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
-# Rotary tables that these types build depend on the largest position of the whole flat batch.
+# Rotary tables of these types depend on the largest position of a whole forward, unless each row says for which length
+# of text it is.
 BATCH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
@@ -20,10 +21,11 @@ def text_config(config: Any) -> Any:
     return getter(decoder=True) if callable(getter) else config
 
 
-def check_config(config: Any, max_model_len: int, *, built: bool = True) -> None:
+def check_config(config: Any, max_model_len: int, *, built: bool = True, by_row: bool = False) -> None:
     """Raise TargetError if the configuration names something that a flat ragged batch would compute wrongly.
 
-    `built` says that it is an object of transformers' class, which has read all keys.
+    `built` says that it is an object of transformers' class, which has read all keys; `by_row` that the host tells the
+    length of each row's text (`specdec_nn.hf.row_tables`).
     """
     text = text_config(config)
     name = getattr(text, "model_type", type(text).__name__)
@@ -42,8 +44,16 @@ def check_config(config: Any, max_model_len: int, *, built: bool = True) -> None
     if problem is not None:
         message = f"model type {name!r} cannot be built: {problem}"
         raise TargetError(message)
-    for rope in _rope_parameters(text):
+    for rope in () if by_row else _rope_parameters(text):
         _check_rope(rope, text, name, max_model_len)
+
+
+def longest_text(config: Any, positions: int) -> int:
+    """Return how long a text may be: the positions of the configuration, times the factor of type `dynamic`."""
+    ropes = list(_rope_parameters(text_config(config)))
+    if len(ropes) != 1 or ropes[0].get("rope_type") != "dynamic":
+        return positions
+    return max(positions, int(positions * float(ropes[0].get("factor") or 1.0)))
 
 
 def data_problem(config: Mapping[str, Any], max_model_len: int) -> str | None:

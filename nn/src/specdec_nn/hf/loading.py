@@ -195,11 +195,13 @@ def config_data(source: ModelSource) -> dict[str, Any]:
 def load_model(source: ModelSource, dtype: Any, device: torch.device, quantization: Any | None = None) -> nn.Module:
     """Load a causal language model for inference; the weights of a .gguf file become plain ones of that dtype.
 
+    Of a model of text and images or sound, everything is loaded, and its language model is what runs on ids.
     `quantization` is a quantisation configuration of transformers, for plain weights that shall be quantised.
     """
     import transformers
 
     arguments = source.arguments | _patched(source)
+    auto = auto_class_of(None if source.gguf_file is not None else load_config(source))
     if quantization is not None:
         arguments["quantization_config"] = quantization
     if device.type != "cpu" and (quantization is not None or _is_quantised(source)):
@@ -209,9 +211,7 @@ def load_model(source: ModelSource, dtype: Any, device: torch.device, quantizati
     try:
         with _quiet_unless_terminal(), _without_report():
             loaded: nn.Module
-            loaded, info = transformers.AutoModelForCausalLM.from_pretrained(
-                source.place, dtype=dtype, output_loading_info=True, **arguments
-            )
+            loaded, info = auto.from_pretrained(source.place, dtype=dtype, output_loading_info=True, **arguments)
     except Exception as error:  # readers of many formats, each with errors of its own
         raise source.failed("the weights", error) from error
     if info["missing_keys"]:  # transformers draws them at random, with no more than a line in its log
@@ -223,6 +223,21 @@ def load_model(source: ModelSource, dtype: Any, device: torch.device, quantizati
     if device.type == "cpu":
         to_large_pages(loaded)
     return (loaded if "device_map" in arguments else loaded.to(device)).eval()
+
+
+def auto_class_of(config: Any | None) -> Any:
+    """Return the class of transformers that makes models of a configuration: of those that are one, causal ones.
+
+    `config` None, and what no class is for (such as code that comes with a model), stands for causal ones as well.
+    """
+    import transformers
+
+    causal = transformers.AutoModelForCausalLM
+    for name in ("AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModelForMultimodalLM"):
+        auto = getattr(transformers, name, causal)
+        if type(config) in auto._model_mapping:
+            return auto
+    return causal
 
 
 def _report_unused(source: ModelSource, names: list[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +18,7 @@ from specdec_core.errors import TargetError
 from specdec_core.registry.kernels import Kernels
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.hf.binding import Binding
+from specdec_nn.hf.row_tables import RowTables
 from specdec_nn.ops.attention.reference import AttentionStep
 
 
@@ -39,8 +40,12 @@ class _DecoderAnswer:
     def __init__(self, hidden: Tensor) -> None:
         self.last_hidden_state = hidden.unsqueeze(0)
 
+    def keys(self) -> tuple[str, ...]:
+        """Return the names of what is there, for heads that pass everything on by name."""
+        return ("last_hidden_state",)
+
     def __getitem__(self, index: Any) -> Any:
-        return (self.last_hidden_state,)[index]
+        return getattr(self, index) if isinstance(index, str) else (self.last_hidden_state,)[index]
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -63,6 +68,7 @@ class FlatModel:
         self.binding = Binding(model, kernels.get("attention", self.device), linear)
         self._compact: Callable[..., None] = kernels.get("compact", self.device)
         self.decoder: nn.Module = model.get_decoder()  # type: ignore[operator] # what the head's code calls
+        self.row_tables = RowTables.of(model)
         self.fused: LayersInOnePass | None = None  # set by `specdec_nn.fused.trial.fuse`
         self._taps: tuple[int, ...] = ()
         self._tapped_modules: list[nn.Module] = []
@@ -97,11 +103,18 @@ class FlatModel:
         return KVArena(num_tokens, self.device, compact=self._compact)
 
     def run(
-        self, ids: Tensor, positions: Tensor, step: AttentionStep, arena: KVArena, rows: Tensor | None
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        step: AttentionStep,
+        arena: KVArena,
+        rows: Tensor | None,
+        lengths: Tensor | None = None,
     ) -> Tensor | None:
         """Run rows ids [N] int64 at positions [N] int64, and write their keys and values where `step` says.
 
         Returns logits [R, V] of the rows [R] int64 in the model's dtype; None where `rows` is None: then no head runs.
+        `lengths` [N] int64 are those of the texts that rows are turned for, where `row_tables` is there to read them.
         The residual stream at the layers that `tap` named is in `tapped` afterwards.
         """
         inputs: dict[str, Any] = {
@@ -109,9 +122,10 @@ class FlatModel:
             "position_ids": positions.to(self.device).unsqueeze(0),
             "use_cache": False,
         }
-        fused = self.fused
-        with torch.inference_mode():
-            if fused is not None and fused.serves(len(ids)):
+        fused = self.fused if self.fused is not None and self.fused.serves(len(ids)) else None
+        turned = nullcontext() if self.row_tables is None else self.row_tables.rows(positions, lengths)
+        with torch.inference_mode(), turned:
+            if fused is not None:
 
                 def forward(*args: Any, **kwargs: Any) -> _DecoderAnswer:
                     final, self.tapped = fused.run(ids, positions, step, arena, self._taps)

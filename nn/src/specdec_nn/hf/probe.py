@@ -94,7 +94,8 @@ def _ragged(flat: FlatModel, texts: Sequence[Tensor], arena: KVArena) -> tuple[l
             positions = torch.tensor([position for span in spans for position in span])
             order.extend((i, position) for i, span in enumerate(spans) for position in span)
             done = [span.stop for span in spans]
-            out = flat.run(ids, positions, step, arena, torch.arange(len(ids)))
+            whole = [len(text) for text, span in zip(texts, spans, strict=True) for _ in span]
+            out = flat.run(ids, positions, step, arena, torch.arange(len(ids)), torch.tensor(whole))
             if out is not None:
                 logits.append(out.float())
     index = torch.tensor(sorted(range(len(order)), key=lambda i: order[i]), device=flat.device)

@@ -41,12 +41,13 @@ class RMSNorm:
 
     def __init__(self, weight: Tensor, eps: float, *, plus_one: bool = False) -> None:
         """Take the weight [width]."""
-        self._weight = 1 + weight if plus_one else weight
+        # 1 + w would lose bits of w in low precision, so such rows are normed in float32, as models with it do.
+        self._weight = 1 + weight.float() if plus_one else weight
         self._eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the normed rows."""
-        return F.rms_norm(x, self._weight.shape, self._weight, self._eps)
+        return F.rms_norm(x.to(self._weight.dtype), self._weight.shape, self._weight, self._eps).to(x.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

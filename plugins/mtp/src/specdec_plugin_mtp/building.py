@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -71,7 +72,7 @@ class Parts:
         self._target, self._kernels = target, kernels
         self._device, self._dtype = target.device, target.dtype
         self._library, config_class = self._import()
-        keys = {key: value for key, value in plain_rope(reading.config).items() if key != "model_type"}
+        keys = {key: value for key, value in plain_rope(reading.text).items() if key != "model_type"}
         self._config = config_class.from_dict(keys)
         # As transformers has it for a model: all rows of an expert at once, and on a GPU without waiting for it.
         self._config._experts_implementation = "eager" if self._device.type == "cpu" else "grouped_mm"
@@ -120,16 +121,25 @@ class Parts:
         tensors.check()
         outer = [tensor.to(self._device, self._dtype) for tensor in taken]
         block = self._block(layer, state)
-        self.unused |= tensors.left.keys()
+        self.unused |= tensors.left.keys() | self._beside_modules(at, prefixes)
+        norms = [RMSNorm(outer[n], self._eps, plus_one=wiring.plus_one) for n in (0, 1, 3) if n < len(outer)]
         return MtpModule(
             wiring,
             self._target,
-            embedding_norm=RMSNorm(outer[0], self._eps),
-            state_norm=RMSNorm(outer[1], self._eps),
+            embedding_norm=norms[0],
+            state_norm=norms[1],
             projection=Linear(outer[2], None, self._kernels.get("linear", self._device)),
             block=block,
-            final_norm=RMSNorm(outer[3], self._eps) if wiring.final_norm else None,
+            final_norm=norms[2] if wiring.final_norm else None,
         )
+
+    def _beside_modules(self, at: str, read: Sequence[str]) -> set[str]:
+        """Return names of tensors among those of all modules that belong to none, and do not begin as what was read."""
+        root = self._wiring.root
+        if root is None:
+            return set()
+        known = (at + self._wiring.prefix.partition("{i}")[0], *read)
+        return {n for n in self._source.tensor_names if n.startswith(at + root) and not n.startswith(known)}
 
     def _block(self, layer: nn.Module, state: dict[str, Tensor]) -> FlatBlock:
         """Give a layer the checkpoint's tensors."""

@@ -53,9 +53,9 @@ def _of_checkpoint(reading: Reading, options: MtpOptions, target: TargetInfo) ->
     if differs:
         message = f"the MTP modules of {model!r} are for another target: {'; '.join(differs)}"
         return [Problem(key="model", message=message, next_step=OTHER_METHOD)]
-    rope = rope_problem(reading.config)
-    if rope is not None:
-        message = f"no MTP modules can be made of {model!r}: {rope}"
+    unfit = rope_problem(reading.text) or (family.unfit and family.unfit(reading.text))
+    if unfit:
+        message = f"no MTP modules can be made of {model!r}: {unfit}"
         return [Problem(key="model", message=message, next_step=step, drafter_only=family.vllm_drafts)]
     return _of_tensors(reading, options, target, step)
 

@@ -13,6 +13,7 @@ from specdec_plugin_mtp.family import Family
 
 NEXTN: Final = ("num_nextn_predict_layers",)
 TEXT_NEXTN: Final = ("text.num_nextn_predict_layers",)
+QWEN3_5_COUNTS: Final = ("mtp_num_hidden_layers", "text.mtp_num_hidden_layers")
 FROM_ZERO: Final = {"num_hidden_layers": 0}  # only numbers the modules: the first one is then layer 0
 ONE_FROM_ZERO: Final = {"num_hidden_layers": 0, "num_nextn_predict_layers": 1}
 
@@ -107,6 +108,36 @@ LONGCAT: Final = Family(
     default=1,
     modules=("mtp.norm", *(f"mtp.layers.{{i}}.{name}" for name in ("enorm", "hnorm", "eh_proj"))),
 )
+QWEN3_NEXT: Final = Family(
+    title="Qwen3-Next",
+    types=("qwen3_next",),
+    again="type",
+    becomes="qwen3_next_mtp",
+    architecture="Qwen3NextMTP",
+    counts=NEXTN,
+    numbered="mtp.layers.{i}",
+    modules=QWEN,
+)
+QWEN3_5: Final = Family(
+    title="Qwen3.5",
+    types=("qwen3_5", "qwen3_5_text"),
+    becomes="qwen3_5_mtp",
+    architecture="Qwen3_5MTP",
+    counts=QWEN3_5_COUNTS,
+    numbered="mtp.layers.{i}",
+    unfit=fields.own_embeddings,
+    modules=QWEN,
+)
+QWEN3_5_MOE: Final = Family(
+    title="Qwen3.5 MoE",
+    types=("qwen3_5_moe", "qwen3_5_moe_text"),
+    becomes="qwen3_5_mtp",
+    architecture="Qwen3_5MoeMTP",
+    counts=QWEN3_5_COUNTS,
+    numbered="mtp.layers.{i}",
+    unfit=fields.own_embeddings,
+    modules=QWEN,
+)
 
 FAMILIES: Final = (
     # Their layers have types of whole models, so they come before those.
@@ -199,16 +230,7 @@ FAMILIES: Final = (
         default=1,
         why_not=HYBRID,
     ),
-    Family(
-        title="Qwen3-Next",
-        types=("qwen3_next",),
-        again="type",
-        becomes="qwen3_next_mtp",
-        architecture="Qwen3NextMTP",
-        counts=NEXTN,
-        why_not=HYBRID,
-        modules=QWEN,
-    ),
+    QWEN3_NEXT,
     Family(
         title="Qwen4 (experimental)",
         types=("qwen4_exp", "qwen4_exp_text"),
@@ -266,24 +288,8 @@ FAMILIES: Final = (
         why_not=NOT_BUILT,
         modules=QWEN,
     ),
-    Family(
-        title="Qwen3.5",
-        types=("qwen3_5", "qwen3_5_text"),
-        becomes="qwen3_5_mtp",
-        architecture="Qwen3_5MTP",
-        counts=("mtp_num_hidden_layers", "text.mtp_num_hidden_layers"),
-        why_not=HYBRID,
-        modules=QWEN,
-    ),
-    Family(
-        title="Qwen3.5 MoE",
-        types=("qwen3_5_moe", "qwen3_5_moe_text"),
-        becomes="qwen3_5_mtp",
-        architecture="Qwen3_5MoeMTP",
-        counts=("mtp_num_hidden_layers", "text.mtp_num_hidden_layers"),
-        why_not=HYBRID,
-        modules=QWEN,
-    ),
+    QWEN3_5,
+    QWEN3_5_MOE,
     Family(
         title="InternS2 preview",
         types=("intern_s2_preview",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -34,6 +34,7 @@ class Family:
     architecture   the new one, None: as it was
     counts         where the number of modules is, in order of preference: dotted keys; the part `text` means
                    text_config, or the config itself where there is none. () where the files do not say it
+    numbered       what the names of module i's tensors have in them, with {i}: where no key is there, they are counted
     default        the number where none of these keys is there
     required       whether a missing number, or one below 1, is an error
     promotes       text_config takes the place of the config around it; what it lacks is kept
@@ -43,6 +44,7 @@ class Family:
     What drafts for it:
 
     why_not        why nothing here does, a sentence; "" where something does
+    unfit          what in a config.json, text_config promoted, is not built here, a sentence; None where all is
     vllm_drafts    vLLM does, by the method mtp
     modules        what is in module i of a model with L layers, as parts of tensors' names: {i}, {layer} = L + i
     whole          the checkpoint is nothing but the drafter
@@ -62,12 +64,14 @@ class Family:
     becomes: str | None = None
     architecture: str | None = None
     counts: tuple[str, ...] = ()
+    numbered: str = ""
     default: int | None = None
     required: bool = False
     promotes: bool = False
     sets: Config = field(default_factory=dict)
     also: Callable[[Config, int | None], Config] | None = None
     why_not: str = ""
+    unfit: Callable[[Config], str | None] | None = None
     vllm_drafts: bool = True
     modules: tuple[str, ...] = ()
     whole: bool = False
@@ -92,6 +96,13 @@ class Family:
             if value is not None:
                 return value, path.removeprefix(f"{TEXT}.")
         return self.default, "the family's default" if self.counts else "the family's only number"
+
+    def counted(self, names: Iterable[str]) -> tuple[int | None, str]:
+        """Return how many modules tensors of these names are of, None if of none; and how that is known."""
+        before, _, after = self.numbered.partition("{i}")
+        numbers = {f".{name}".partition(f".{before}")[2].partition(f"{after}.")[0] for name in names}
+        whole = {number for number in numbers if number.isdecimal()}
+        return len(whole) or None, f"the number of {self.numbered} in its tensors"
 
 
 def model_type(config: Config) -> str:

@@ -71,6 +71,13 @@ def from_mtp_config(config: Config, modules: int | None) -> Config:
     }
 
 
+def own_embeddings(config: Config) -> str | None:
+    """Return what to report of modules that do not read the target's embedding, None if they do."""
+    if not config.get("mtp_use_dedicated_embeddings"):
+        return None
+    return "its modules have an embedding of their own (mtp_use_dedicated_embeddings), and here they read the target's"
+
+
 def no_shared_layers(config: Config, modules: int | None) -> Config:
     """Say that no layer of an assistant takes keys and values from another of its own."""
     text = config.get("text_config")

@@ -12,7 +12,7 @@ from specdec_nn.checkpoints.reader import fits, written
 from specdec_nn.checkpoints.speculators import proposed_tokens
 from specdec_plugin_mtp import speculators
 from specdec_plugin_mtp.family import Config, Family, architectures, is_count, model_type
-from specdec_plugin_mtp.overriding import family_of, unwrapped, view_of
+from specdec_plugin_mtp.overriding import family_of, promoted, unwrapped, view_of
 from specdec_plugin_mtp.shapes import quantised, shape_for
 
 
@@ -39,13 +39,31 @@ class Reading:
     @property
     def said(self) -> tuple[Any, str]:
         """What stands where the number of modules should, None if nothing does; and where that is."""
-        return (None, "") if self.family is None else self.family.count(self.config)
+        if self.family is None:
+            return None, ""
+        number, where = self.family.count(self.config)
+        if number is None and self.family.numbered:
+            return self.family.counted(self._names)
+        return number, where
 
     @property
     def n_predict(self) -> int | None:
         """The number of modules, None where config.json does not say one that can be."""
         number = self.said[0]
         return number if is_count(number) else None
+
+    @property
+    def text(self) -> Config:
+        """The keys of the language model, text_config promoted."""
+        return promoted(self.config)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The names of all tensors, () where they cannot be read: `lacks` raises for that."""
+        try:
+            return tuple(self.source.tensor_names)
+        except ConfigError:
+            return ()
 
     @property
     def num_layers(self) -> int | None:

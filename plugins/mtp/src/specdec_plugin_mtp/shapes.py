@@ -17,8 +17,9 @@ LISTED: Final = 12
 NORMS: Final = (
     *("enorm", "hnorm", "enorm.m", "hnorm.m", "shared_head.norm", "input_layernorm", "post_attention_layernorm"),
     *("token_layernorm", "hidden_layernorm", "final_layernorm"),
+    *("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm"),
 )
-PROJECTIONS: Final = ("eh_proj", "input_proj")
+PROJECTIONS: Final = ("eh_proj", "input_proj", "mtp.fc")
 READING: Final = ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa", "gate_proj", "up_proj")
 WRITING: Final = ("o_proj", "down_proj")
 
@@ -32,7 +33,7 @@ def shape_for(name: str, width: int) -> Shape | None:
         WRITING: (width, None),
     }
     for parts, shape in shapes.items():
-        if name.endswith(tuple(f".{part}.weight" for part in parts)):
+        if f".{name}".endswith(tuple(f".{part}.weight" for part in parts)):
             return shape
     return None
 

@@ -46,6 +46,28 @@ def qwen3(library: ModuleType, config: Any, module: int) -> nn.Module:
     return layer
 
 
+def qwen3_next(library: ModuleType, config: Any, module: int) -> nn.Module:
+    """Return a layer of output-gated attention over the whole context, with experts."""
+    config.layer_types = ["full_attention"] * (module + 1)
+    config.mlp_only_layers, config.decoder_sparse_step = [], 1
+    layer: nn.Module = library.Qwen3NextDecoderLayer(config, module)
+    return layer
+
+
+def qwen3_5(library: ModuleType, config: Any, module: int) -> nn.Module:
+    """Return a layer of output-gated attention over the whole context, with a dense MLP."""
+    config.layer_types = ["full_attention"] * (module + 1)
+    layer: nn.Module = library.Qwen3_5DecoderLayer(config, module)
+    return layer
+
+
+def qwen3_5_moe(library: ModuleType, config: Any, module: int) -> nn.Module:
+    """Return a layer of output-gated attention over the whole context, with experts."""
+    config.layer_types = ["full_attention"] * (module + 1)
+    layer: nn.Module = library.Qwen3_5MoeDecoderLayer(config, module)
+    return layer
+
+
 def ernie4_5(library: ModuleType, config: Any, module: int) -> nn.Module:
     """Return a dense layer, as the first few of the model are."""
     config.moe_layer_start_index = module + 1

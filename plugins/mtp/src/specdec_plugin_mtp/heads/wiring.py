@@ -14,7 +14,16 @@ from typing import Any, Final, Literal
 from torch import nn
 
 from specdec_plugin_mtp import speculators
-from specdec_plugin_mtp.families import DEEPSEEK_V3, ERNIE, GLM4_MOE, LONGCAT, MIMO
+from specdec_plugin_mtp.families import (
+    DEEPSEEK_V3,
+    ERNIE,
+    GLM4_MOE,
+    LONGCAT,
+    MIMO,
+    QWEN3_5,
+    QWEN3_5_MOE,
+    QWEN3_NEXT,
+)
 from specdec_plugin_mtp.family import Family
 from specdec_plugin_mtp.heads import blocks
 
@@ -30,10 +39,12 @@ class Wiring:
     embedding_norm, state_norm, projection  names of the parts in front of the block
     final_norm      that of the norm behind it, None where there is none
     prefix          what the names of the block's tensors begin with
+    root            what the names of all modules' tensors begin with, where modules share parts; None elsewhere
     embedding, head  names of copies of the target's tables that a module may bring, None where it brings none
 
     state_first     the projection reads [state ; embedding], and not [embedding ; state]
     masks_first     the embedding in the row at position 0 is replaced by zeros, before its norm
+    plus_one        the norms around the block scale by 1 + w, and not by w
     feeds           what the next row is fed with: the block's output "pre" or "post" the final norm
     turns           which dimensions of a head the stored weights turn together: as the library's layer has it
                     ("library"), or one of each half ("halves") where the library's layer turns neighbours
@@ -48,10 +59,12 @@ class Wiring:
     projection: str
     final_norm: str | None
     prefix: str
+    root: str | None = None
     embedding: str | None = None
     head: str | None = None
     state_first: bool = False
     masks_first: bool = True
+    plus_one: bool = False
     feeds: Literal["pre", "post"] = "post"
     turns: Literal["library", "halves"] = "library"
 
@@ -74,6 +87,16 @@ _MTP_LAYERS: Final[dict[str, Any]] = {
     "prefix": "mtp_layers.{i}.",
 }
 _SPECULATORS: Final[dict[str, Any]] = {**_MTP_LAYERS, "embedding": "embed_tokens", "masks_first": False}
+_QWEN: Final[dict[str, Any]] = {
+    "embedding_norm": "mtp.pre_fc_norm_embedding",
+    "state_norm": "mtp.pre_fc_norm_hidden",
+    "projection": "mtp.fc",
+    "final_norm": "mtp.norm",
+    "prefix": "mtp.layers.{i}.",
+    "root": "mtp.",
+    "masks_first": False,
+    "plus_one": True,
+}
 
 WIRINGS: Final[Mapping[Family, Wiring]] = {
     DEEPSEEK_V3: Wiring(
@@ -125,6 +148,27 @@ WIRINGS: Final[Mapping[Family, Wiring]] = {
         prefix="mtp.layers.{i}.",
         embedding="mtp.embed_tokens",
         masks_first=False,
+    ),
+    QWEN3_NEXT: Wiring(
+        library="qwen3_next",
+        config="Qwen3NextConfig",
+        rotary="Qwen3NextRotaryEmbedding",
+        block=blocks.qwen3_next,
+        **_QWEN,
+    ),
+    QWEN3_5: Wiring(
+        library="qwen3_5",
+        config="Qwen3_5TextConfig",
+        rotary="Qwen3_5TextRotaryEmbedding",
+        block=blocks.qwen3_5,
+        **_QWEN,
+    ),
+    QWEN3_5_MOE: Wiring(
+        library="qwen3_5_moe",
+        config="Qwen3_5MoeTextConfig",
+        rotary="Qwen3_5MoeTextRotaryEmbedding",
+        block=blocks.qwen3_5_moe,
+        **_QWEN,
     ),
     speculators.QWEN2: Wiring(
         library="qwen2",
