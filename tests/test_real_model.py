@@ -21,6 +21,7 @@ WIDTH = 8
 PROMPTS = ("Say three times: the cat sat on the mat, the cat sat", "Why do people walk in the mountains?")
 NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 GARBAGE = {"method": "garbage", "num_speculative_tokens": 3}
+EARLY = {"method": "early_exit", "exit_layer": 20, "num_speculative_tokens": 3}
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +31,13 @@ def plain() -> Any:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_ngram_and_garbage_drafts_give_the_plain_tokens_to_the_bit(plain: Any, temperature: float) -> None:
+def test_drafts_that_are_looked_up_made_up_or_of_early_layers_give_the_plain_tokens_to_the_bit(plain: Any, temperature: float) -> None:
     prompts = plain.chat_prompts([[{"role": "user", "content": text}] for text in PROMPTS])
     params = [SamplingParams(temperature=temperature, seed=i, max_tokens=24, ignore_eos=True) for i in range(2)]
     expected = [result.outputs[0] for result in plain.generate(prompts, params)]
     assert len({tuple(output.token_ids) for output in expected}) == 2
     vocab_size = plain.model.config.vocab_size
-    for config in (NGRAM, GARBAGE):
+    for config in (NGRAM, GARBAGE, EARLY):
         with LLM(
             hf_model=plain.model,
             tokenizer=plain.tokenizer,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from specdec_core.errors import ConfigError
+from specdec_core.errors import ConfigError, TargetError
+from specdec_core.first_layers import FirstLayers, OffersFirstLayers
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions, ResolvedConfig, SpeculativeConfig
@@ -90,3 +91,16 @@ class ProposerBuild:
     verifier: str
     strict: bool
     make: Callable[[ResolvedConfig], Proposer]
+
+    def first_layers(self) -> FirstLayers:
+        """Return the first `traits.first_layers` layers of the target, which the proposer has to close.
+
+        Raises TargetError where the host does not run a part of its target, or cannot do so with this one.
+        """
+        if not isinstance(self.target, OffersFirstLayers):
+            message = (
+                f"the drafter runs the first {self.traits.first_layers} layers of the target by themselves, and this "
+                f"host runs its target as a whole only ({type(self.target).__name__} has no first_layers)"
+            )
+            raise TargetError(message)
+        return self.target.first_layers(self.traits.first_layers, self.num_speculative_tokens, self.kernels)

@@ -47,6 +47,9 @@ class MethodTraits:
     num_lookahead_slots
                    positions beyond the newest id for which the drafter writes keys and values. None: k for a drafter
                    with weights, unless it asks for the "last" row only and so keeps no cache; 0 for all others.
+    first_layers   how many of the target's decoder layers, from the first on, the drafter runs on rows of its own
+                   (`ProposerBuild.first_layers`, `specdec_core.first_layers`); 0: none. A host that cannot run a part
+                   of its target refuses the method.
     """
 
     shape: Shape = "chain"
@@ -66,10 +69,12 @@ class MethodTraits:
     extra_slots: int = 0
     verified_top_k: int = 0
     num_lookahead_slots: int | None = None
+    first_layers: int = 0
 
     def __post_init__(self) -> None:
         """Raise ValueError for a number that is invalid."""
-        least = {"n_predict": 1, "tree_nodes": 1, "extra_slots": 0, "verified_top_k": 0, "num_lookahead_slots": 0}
+        counts = ("extra_slots", "verified_top_k", "num_lookahead_slots", "first_layers")
+        least = {"n_predict": 1, "tree_nodes": 1, **dict.fromkeys(counts, 0)}
         for name, low in least.items():
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < low):

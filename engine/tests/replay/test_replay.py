@@ -123,6 +123,7 @@ NEEDY = {
     "last state": (MethodTraits(rows="last", hidden=True), "reads the target's hidden states"),
     "layers": (MethodTraits(rows="all", aux_layers=(0,)), "reads the target's hidden states"),
     "verified rows": (MethodTraits(verified_top_k=4), "learns from what the target found likely"),
+    "layers of the target": (MethodTraits(first_layers=2), "runs the target's first layers"),
     "weights": (MethodTraits(weights="own"), "has weights that are loaded for a target"),
 }
 TRACE = Trace(prompt_token_ids=(5, 6, 5), token_ids=(6, 5, 6))

@@ -85,3 +85,12 @@ def test_it_takes_the_bridge_and_nothing_else(llama):  # noqa: F811
 def test_trees_are_refused_by_name(llama, method):  # noqa: F811
     with pytest.raises(ConfigError, match=f"{method} is set up to draft trees, and vLLM verifies chains only"):
         route_of(llama, {"method": method})
+
+
+@pytest.mark.parametrize(
+    "config", [{"method": "early_exit"}, {"method": "combine", "methods": [{"method": "early_exit"}]}]
+)
+def test_methods_that_run_a_part_of_the_target_are_refused_by_name(llama, config):  # noqa: F811
+    what = f"{config['method']} runs the target's first 1 layers by themselves, and vLLM runs a target as a whole"
+    with pytest.raises(ConfigError, match=what):
+        route_of(llama, config)

@@ -112,7 +112,8 @@ class Stepper:
             decode = [ScheduledRows.newest(request, 0, False) for request in running if request.newest_known]
             draft = Draft.empty(len(decode))
         else:
-            decode, draft = speculation.propose(running, self._rules, self._target.arena.num_tokens)
+            with self._target.lent(running):
+                decode, draft = speculation.propose(running, self._rules, self._target.arena.num_tokens)
             if len(draft.tokens):  # what a request cannot emit need not run
                 draft = cut(draft, [self._sampler.legal(item.request) for item in decode], exact=speculation.exact)
         step.items, step.draft = self._scheduler.plan(decode, draft)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from specdec_core.errors import TargetError
+from specdec_core.first_layers import FirstLayers
+from specdec_core.registry.kernels import Kernels
 from specdec_core.sources import TargetInfo
+from specdec_engine.decoding.first_layers import SharedLayers
 from specdec_engine.decoding.flat_batch import FlatBatch, build, split
+from specdec_engine.requests.request import Request
 from specdec_engine.requests.rope_lengths import RopeLengths
 from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_nn.cache.arena import KVArena
+from specdec_nn.hf.first_layers import first_layers
 from specdec_nn.hf.model import FlatModel
 from specdec_nn.turns import lock_of
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 @dataclass(slots=True)
@@ -69,6 +76,7 @@ class Target:
         self._tap_hidden = False
         self._aux_layers: tuple[int, ...] = ()
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._shared: list[SharedLayers] = []
 
     @property
     def flat(self) -> FlatModel:
@@ -115,6 +123,25 @@ class Target:
         """Return a KV arena for a drafter, for that many tokens, on the target's device."""
         return self.flat.new_arena(num_tokens)
 
+    def first_layers(self, count: int, rows: int, kernels: Kernels) -> FirstLayers:
+        """Return the first layers over the very pages that this target writes, for a drafter; see `lent`."""
+        shared = SharedLayers(first_layers(self.flat, count, kernels), lambda: self.arena)
+        self._shared.append(shared)
+        return shared
+
+    def lent(self, running: Sequence[Request]) -> AbstractContextManager[None]:
+        """Return a context in which drafters may run rows of these requests in the first layers."""
+        if not self._shared:
+            return _NOTHING
+        return self._lent(running)
+
+    @contextmanager
+    def _lent(self, running: Sequence[Request]) -> Iterator[None]:
+        with ExitStack() as stack:
+            for shared in self._shared:
+                stack.enter_context(shared.lent(running))
+            yield
+
     def set_budget(self, num_tokens: int) -> None:
         """Replace the KV arena by an empty one for that many tokens."""
         self.arena = self.new_arena(num_tokens)
@@ -129,7 +156,7 @@ class Target:
         """Pause, and let the model go, whoever still holds this target; a second time is a no-op."""
         if self._flat is not None:
             self.pause()
-            self._flat = None
+            self._flat, self._shared = None, []
 
     def tap(self, *, hidden: bool, aux_layers: Sequence[int]) -> None:
         """Record final hidden states and the residual stream R_k at the given layers in every later forward.

@@ -60,6 +60,8 @@ def _needs(resolved: ResolvedConfig) -> Iterator[tuple[str, str]]:
         yield resolved.method, "reads the target's hidden states"
     elif traits.verified_top_k:
         yield resolved.method, "learns from what the target found likely at each verified row"
+    elif traits.first_layers:
+        yield resolved.method, "runs the target's first layers"
     elif traits.weights != "none":
         yield resolved.method, "has weights that are loaded for a target"
 

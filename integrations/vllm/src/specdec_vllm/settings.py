@@ -93,6 +93,12 @@ def settle(config: Mapping[str, Any], target: TargetInfo) -> Settled:
     if resolved.traits.shape == "tree":
         message = f"{resolved.method} is set up to draft trees, and vLLM verifies chains only: set up chains"
         raise ConfigError(message)
+    if resolved.traits.first_layers:
+        message = (
+            f"{resolved.method} runs the target's first {resolved.traits.first_layers} layers by themselves, and vLLM "
+            "runs a target as a whole: use another method"
+        )
+        raise ConfigError(message)
     return Settled(registry, resolved)
 
 

@@ -1,4 +1,4 @@
-"""A `TargetHandle` over a transformers model, for hosts that have no target of their own; it runs no layers."""
+"""A `TargetHandle` over a transformers model, for hosts that have none; runs only layers that a drafter asks for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from specdec_core.first_layers import FirstLayers
+from specdec_core.registry.kernels import Kernels
 from specdec_core.sources import TargetInfo
 from specdec_nn.cache.arena import KVArena
+from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.hf.first_layers import first_layers
+from specdec_nn.hf.model import FlatModel
+from specdec_nn.hf.probe import probe
+from specdec_nn.hf.recomputed_layers import RecomputedLayers
 
 
 class ModelHandle:
@@ -62,6 +69,14 @@ class ModelHandle:
     def new_arena(self, num_tokens: int) -> KVArena:
         """Return a KV arena for a drafter."""
         return KVArena(num_tokens, self.device)
+
+    def first_layers(self, count: int, rows: int, kernels: Kernels) -> FirstLayers:
+        """Return the first layers over keys and values of their own, which this handle cannot share with its host."""
+        whole = FlatModel(self.model, self.info.num_layers, self.info.vocab_size, kernels)
+        probe(whole)
+        part = first_layers(whole, count, kernels)
+        size = DraftCache.room(self.kv_cache_tokens, self.max_num_seqs, rows)
+        return RecomputedLayers(part, DraftCache(part.new_arena(size)))
 
     def _part(self, getter: str) -> Any:
         return getattr(self.model, getter)()
