@@ -31,7 +31,9 @@ def plain() -> Any:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_drafts_that_are_looked_up_made_up_or_of_early_layers_give_the_plain_tokens_to_the_bit(plain: Any, temperature: float) -> None:
+def test_drafts_that_are_looked_up_made_up_or_of_early_layers_give_the_plain_tokens_to_the_bit(
+    plain: Any, temperature: float
+) -> None:
     prompts = plain.chat_prompts([[{"role": "user", "content": text}] for text in PROMPTS])
     params = [SamplingParams(temperature=temperature, seed=i, max_tokens=24, ignore_eos=True) for i in range(2)]
     expected = [result.outputs[0] for result in plain.generate(prompts, params)]

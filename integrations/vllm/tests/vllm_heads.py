@@ -49,6 +49,23 @@ def medusa(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, An
     return {"method": "medusa", "model": model, "num_speculative_tokens": 4}
 
 
+def hydra(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
+    """Three Hydra++ heads, with a prefix layer of the tiny target's sizes."""
+    made = from_plugin("hydra", "hydra_checkpoints")
+    heads = made.random_heads(3, 2, rows=words, width=width, prefix={**SIZES, "hidden_size": width})
+    model = made.save(folder, made.tensors_of(heads, dropout=True), made.config(heads))
+    return {"method": "hydra", "model": model, "num_speculative_tokens": 3}
+
+
+def redrafter(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
+    """A recurrent drafter whose best beam of three is verified."""
+    made = from_plugin("redrafter", "redrafter_checkpoints")
+    drafter = made.random_drafter(rows=words, width=width)
+    model = made.save(folder, made.tensors_of(drafter), made.config(drafter, hidden_size=width, vocab_size=words))
+    beams = {"num_beams": 3, "verified_beams": 1}
+    return {"method": "redrafter", "model": model, "num_speculative_tokens": 3, **beams}
+
+
 def mlp_speculator(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
     """An MLP speculator of three heads."""
     made = from_plugin("mlp-speculator", "mlp_speculator_checkpoints")
@@ -115,7 +132,15 @@ def mtp_target(folder: Path) -> Path:
 
 
 MTP = {"method": "mtp", "num_speculative_tokens": 4}
-HEADS = {"eagle": eagle, "eagle3": eagle3, "medusa": medusa, "mlp_speculator": mlp_speculator, "dflash": dflash}
+HEADS = {
+    "eagle": eagle,
+    "eagle3": eagle3,
+    "medusa": medusa,
+    "hydra": hydra,
+    "redrafter": redrafter,
+    "mlp_speculator": mlp_speculator,
+    "dflash": dflash,
+}
 VARIANTS = {"lstm": lstm, "dflash2": dflash2}  # other heads of these methods
 
 

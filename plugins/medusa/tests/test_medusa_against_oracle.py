@@ -13,7 +13,7 @@ from medusa_layouts import LAYOUTS, Layout
 from medusa_watch import Row, Watch, assert_all_are, built
 
 from specdec_core.token_tree import parse_tree
-from specdec_plugin_medusa.choices import NAMES, named
+from specdec_nn.drafters.published_trees import NAMES, named
 from specdec_testing.contract import script_batch
 from specdec_testing.driving import Driver
 

@@ -1,61 +1,12 @@
-"""Trees by name, and worked buffers."""
+"""Worked buffers of a tree, as the method's own code makes them."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
-
 import medusa_oracle as oracle
-import pytest
 import torch
 
 from specdec_core.token_tree import TokenTree, parse_tree
 from specdec_nn.ops.ancestor_bits.reference import ancestor_bits_reference, depths
-from specdec_plugin_medusa.choices import NAMES, named, paths_of
-from specdec_plugin_medusa.options import MedusaOptions
-
-# Of the published tables, sorted by length and then by ranks, as JSON without spaces: beginnings of SHA-256.
-DIGESTS = {
-    "mc_sim_7b_63": "7e63acaa76293e94",
-    "vicuna_7b_stage1": "ff4bbdd31724dfb3",
-    "vicuna_7b_stage1_ablation": "5fdf3d81f5f73037",
-    "vicuna_7b_stage2": "0c5a284e812ae126",
-    "vicuna_13b_stage1": "460a17cc4908c242",
-    "vicuna_13b_stage2": "f8d56c05f6889af0",
-    "vicuna_33b_stage1": "c103f91c3f869f85",
-    "vicuna_33b_stage2": "0d8977dca014312c",
-    "zephyr_stage2": "9bcf79a2d0dc3341",
-}
-DEEPEST = {name: 3 if name == "vicuna_33b_stage1" else 4 for name in NAMES}
-
-
-def digest(paths: object) -> str:
-    return hashlib.sha256(json.dumps(paths, separators=(",", ":")).encode()).hexdigest()[:16]
-
-
-def test_every_named_tree_is_the_published_one() -> None:
-    assert {name: digest(named(name)) for name in NAMES} == DIGESTS
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_named_tree_has_63_nodes_breadth_first_and_no_rank_above_9(name: str) -> None:
-    paths = named(name)
-    assert paths is not None
-    assert parse_tree(paths) == paths, "sorted, with every parent and every rank below"
-    assert len(paths) == 63
-    assert max(rank for path in paths for rank in path) == 9
-    assert TokenTree(paths).depth == DEEPEST[name]
-    assert MedusaOptions(speculative_token_tree=name).speculative_token_tree == paths
-
-
-def test_no_two_names_are_the_same_tree() -> None:
-    assert all(named(a) != named(b) for a, b in itertools.combinations(NAMES, 2))
-
-
-def test_numbers_of_children_say_the_tree_zeros_at_the_end_left_out() -> None:
-    wanted = ((0,), (1,), (2,), (0, 0), (0, 1), (2, 0), (0, 1, 0))
-    assert paths_of(((3,), (2, 0, 1), (0, 1))) == wanted
 
 
 def test_the_worked_buffers_are_those_of_the_method() -> None:
@@ -70,12 +21,3 @@ def test_the_worked_buffers_are_those_of_the_method() -> None:
     leaves = [node for node in range(len(tree)) if node not in tree.parents]
     ways = [[bit for bit in range(6) if int(bits[leaf + 1, 0]) >> bit & 1] for leaf in leaves]
     assert sorted(ways, key=len, reverse=True) == [[0, 1, 3, 5], [0, 2, 4]]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [("mc_sim_7b_64", "no tree has that name; there are mc_sim_7b_63, "), ("[(1,)]", "skips a rank")],
-)
-def test_a_tree_that_is_none_is_refused(given: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        MedusaOptions(speculative_token_tree=given)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from specdec_core.config.padding import PADDING
-from specdec_plugin_medusa.choices import NAMES, named
+from specdec_nn.drafters.published_trees import NAMES, named
 from specdec_plugin_medusa.options import MedusaOptions
 
 PAGE = (Path(__file__).parents[3] / "docs" / "medusa.md").read_text(encoding="utf-8")

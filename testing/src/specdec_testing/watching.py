@@ -1,4 +1,4 @@
-"""Compares every draft that a method made of last rows with another account of it, call by call; knows no method."""
+"""Compares every draft that a method made of the target's states with another account of it; knows no method."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from specdec_core.config.resolve import resolve
@@ -34,10 +35,21 @@ def built(model: str, target: TargetHandle, **keys: Any) -> tuple[Any, ResolvedC
 
 @dataclass
 class Row:
-    """What one request got in one call: the text so far, the state it was made of, its limit, ids, parents, laws."""
+    """What one request got in one call.
+
+    text         the ids so far
+    state        [H] the target's last state, or several side by side where the method reads those of layers
+    states       [m, H] all states that the method was given of the request since it started, the last one included
+    positions    their positions
+    limit        the most drafts
+    tokens, parents, laws, law_rows  the drafts
+    temperature  of the request
+    """
 
     text: list[int]
     state: Tensor
+    states: Tensor
+    positions: list[int]
     limit: int
     tokens: list[int]
     parents: list[int]
@@ -53,9 +65,11 @@ class Watch:
     inner: Any
     rows: list[Row] = field(default_factory=list)
     widest: int = 0
+    _given: dict[str, list[tuple[int, Tensor]]] = field(default_factory=dict)
 
     def start(self, request: RequestView) -> None:
         """Pass it on."""
+        self._given[request.id] = []
         self.inner.start(request)
 
     def finish(self, request: RequestView, reason: FinishReason) -> None:
@@ -68,23 +82,30 @@ class Watch:
 
     def propose(self, batch: BatchView) -> Draft:
         """Keep what the other one made of the batch."""
-        draft: Draft = self.inner.propose(batch)
         assert batch.rows is not None
-        assert batch.rows.hidden is not None
+        given = batch.rows.hidden
+        if given is None:
+            assert batch.rows.aux is not None
+            given = batch.rows.aux.flatten(1)
+        for row, (owner, position) in enumerate(zip(batch.rows.request, batch.rows.positions, strict=True)):
+            self._given[batch.request(int(owner)).id].append((int(position), given[row].clone()))
+        draft: Draft = self.inner.propose(batch)
         ends = np.cumsum([0, *(draft.lengths or ())])
         self.widest = max(self.widest, sum(length > 0 for length in draft.lengths or ()))
         for i, limit in enumerate(batch.max_draft.tolist()):
             own = slice(int(ends[i]), int(ends[i + 1]))
-            mine = np.flatnonzero(batch.rows.request == i)
+            mine = self._given[batch.request(i).id]
             if not limit:
                 assert own.start == own.stop, "a row that may not draft is empty"
                 continue
-            assert batch.rows.positions[mine[-1]] == batch.run_len[i] - 1
+            assert mine[-1][0] == batch.run_len[i] - 1
             size = own.stop - own.start
             self.rows.append(
                 Row(
                     text=batch.request(i).tokens.tolist(),
-                    state=batch.rows.hidden[int(mine[-1])].clone(),
+                    state=mine[-1][1],
+                    states=torch.stack([state for _, state in mine]),
+                    positions=[position for position, _ in mine],
                     limit=limit,
                     tokens=draft.tokens[own].tolist(),
                     parents=list(range(-1, size - 1)) if draft.parents is None else draft.parents[own].tolist(),

@@ -12,6 +12,17 @@ from specdec_nn.checkpoints.reader import INCOMPLETE, CheckpointReader, Shape
 EMBEDDING: Final = "embed_tokens.weight"
 HEAD: Final = "lm_head.weight"
 BECAUSE: Final = "its config.json makes it"
+# What a layer cannot be without, by the names inside it; norms in front of attention are the method's to ask for.
+LAYER: Final = (
+    "self_attn.q_proj.weight",
+    "self_attn.k_proj.weight",
+    "self_attn.v_proj.weight",
+    "self_attn.o_proj.weight",
+    "mlp.gate_proj.weight",
+    "mlp.up_proj.weight",
+    "mlp.down_proj.weight",
+    "post_attention_layernorm.weight",
+)
 
 Layout = TypeVar("Layout")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,8 @@ from specdec_nn.ops.attention.reference import AttentionStep
 Indices = npt.NDArray[np.int64]
 
 
-class FeatureHead(Protocol):
-    """The weights and the wiring of one method. N rows, H its width, V_d its vocabulary."""
-
-    d2t: Tensor | None  # [V_d] int64 offsets: draft id i is target id i + d2t[i]; None = target ids
+class RowHead(Protocol):
+    """What turns committed rows into states, by the weights and the wiring of one method. N rows, H its width."""
 
     def features(self, rows: Rows) -> Tensor:
         """Return the head's input states [N, H] made of the target's states of committed rows."""
@@ -42,6 +40,12 @@ class FeatureHead(Protocol):
 
         `depth` is 0 for committed rows and the first rows of drafts, then counts up: which module of several runs.
         """
+
+
+class FeatureHead(RowHead, Protocol):
+    """A head whose drafts are rows of its own, too. V_d is its vocabulary."""
+
+    d2t: Tensor | None  # [V_d] int64 offsets: draft id i is target id i + d2t[i]; None = target ids
 
     def logits(self, states: Tensor) -> Tensor:
         """Return draft logits [N, V_d] of output states."""
@@ -70,14 +74,15 @@ class Round:
     batch: BatchView
 
 
+Head = TypeVar("Head", bound=RowHead)
 # Returns a draft with one row for each request of the round.
 Plan = Callable[[Round, FeatureHead, DraftCache], Draft]
 
 
-class FeatureDrafter:
+class FeatureDrafter(Generic[Head]):
     """A proposer for heads over hidden states; requires `traits.rows == "all"`."""
 
-    def __init__(self, head: FeatureHead, cache: DraftCache, plan: Plan) -> None:
+    def __init__(self, head: Head, cache: DraftCache, plan: Callable[[Round, Head, DraftCache], Draft]) -> None:
         """Take the head, the cache that its layers write to, and what makes drafts."""
         self._head = head
         self._cache = cache

@@ -35,7 +35,7 @@ from specdec_plugin_dflash.plans import BlockPlan, MarkovPlan, Shape, WalkPlan
 logger = logging.getLogger("specdec_plugin_dflash")
 
 
-def make(ctx: MethodContext[DFlashOptions], build: ProposerBuild) -> FeatureDrafter:
+def make(ctx: MethodContext[DFlashOptions], build: ProposerBuild) -> FeatureDrafter[BlockHead]:
     """Build the proposer. Raises ConfigError for maps and tables that contradict each other."""
     options, draft, target, kernels = ctx.options, ctx.checkpoint, build.target, build.kernels
     k = build.num_speculative_tokens

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal
 
+from specdec_nn.checkpoints.decoder import LAYER
+
 Flavour = Literal["llama", "llama4", "mistral", "minicpm"]
 
 EAGLE_1: Final = "eagle"
@@ -13,16 +15,6 @@ SECOND_NORMS: Final = "layernorms"  # the key of speculators' type eagle for nor
 # Their names in such files, and in those that these were made of.
 SECOND_NAMES: Final = tuple(
     f"{name}_layernorm.weight" for name in ("embedding", "pre_lm_head", "embed", "hidden", "lm_head")
-)
-LAYER: Final = (
-    "self_attn.q_proj.weight",
-    "self_attn.k_proj.weight",
-    "self_attn.v_proj.weight",
-    "self_attn.o_proj.weight",
-    "mlp.gate_proj.weight",
-    "mlp.up_proj.weight",
-    "mlp.down_proj.weight",
-    "post_attention_layernorm.weight",
 )
 FIRST: Final = "layers.0.input_layernorm.weight"
 FINAL: Final = "norm.weight"

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from specdec_core.config.speculative import MethodOptions
-from specdec_core.token_tree import Path, parse_tree
-from specdec_plugin_medusa.choices import NAMES, named
+from specdec_core.token_tree import Path
+from specdec_nn.drafters.published_trees import read_tree
 
 
 class MedusaOptions(MethodOptions):
@@ -25,10 +25,4 @@ class MedusaOptions(MethodOptions):
     @classmethod
     def _read_tree(cls, value: Any) -> Any:
         """Look a name up, or read and check the paths; both come sorted breadth first."""
-        if isinstance(value, str) and value.strip().isidentifier():
-            paths = named(value.strip())
-            if paths is None:
-                message = f"no tree has that name; there are {', '.join(NAMES)}, or give a list of paths"
-                raise ValueError(message)
-            return paths
-        return None if value is None else parse_tree(value)
+        return read_tree(value)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from specdec_core.context import MethodContext
 from specdec_core.sources import Default, Problem
 from specdec_core.token_tree import TokenTree
 from specdec_core.traits import MethodTraits
-from specdec_plugin_medusa.layout import Layout, MedusaReader
+from specdec_nn.drafters.published_trees import problems_of_tree
+from specdec_plugin_medusa.layout import MedusaReader
 from specdec_plugin_medusa.options import MedusaOptions
 from specdec_plugin_medusa.settings import num_heads
 
@@ -54,15 +55,6 @@ def problems_of(ctx: MethodContext[MedusaOptions]) -> Sequence[Problem]:
     """Return everything that is wrong with the checkpoint, and with a tree for it."""
     reading = MedusaReader(ctx.checkpoint, ctx.target)
     layout, paths = reading.layout(), ctx.options.speculative_token_tree
-    return [*reading.problems, *([] if layout is None or paths is None else _of_tree(paths, layout))]
-
-
-def _of_tree(paths: tuple[tuple[int, ...], ...], layout: Layout) -> Iterator[Problem]:
-    key, tree = "speculative_token_tree", TokenTree(paths)
-    if tree.depth > layout.heads:
-        message = f"its deepest path has {tree.depth} ranks, and the checkpoint has {layout.heads} heads"
-        yield Problem(key=key, message=message, next_step="give a tree that is no deeper")
-    widest = 1 + max(path[-1] for path in paths)
-    if widest > layout.rows:
-        message = f"a node has {widest} children, and a head knows {layout.rows} ids"
-        yield Problem(key=key, message=message, next_step="give a narrower tree")
+    if layout is None or paths is None:
+        return reading.problems
+    return [*reading.problems, *problems_of_tree(paths, layout.heads, layout.rows)]

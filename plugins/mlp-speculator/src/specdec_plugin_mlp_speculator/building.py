@@ -7,13 +7,14 @@ from functools import cache
 from specdec_core.context import MethodContext, ProposerBuild
 from specdec_nn.checkpoints.head_weights import HeadWeights
 from specdec_nn.drafters.draft_sampler import DraftSampler
+from specdec_nn.drafters.sequences import SequencePlan
 from specdec_nn.drafters.stateless_heads import LastRowDrafter
 from specdec_plugin_mlp_speculator import names
 from specdec_plugin_mlp_speculator.layout import Layout, SpeculatorReader
 from specdec_plugin_mlp_speculator.names import TENSORS
 from specdec_plugin_mlp_speculator.network import Cell, CellSpeculator, Network, Speculator, SpeculatorHead
 from specdec_plugin_mlp_speculator.options import MlpSpeculatorOptions
-from specdec_plugin_mlp_speculator.plans import CandidatesPlan, SequencePlan
+from specdec_plugin_mlp_speculator.plans import CandidatesPlan
 from specdec_plugin_mlp_speculator.trees import form_of
 
 
