@@ -91,7 +91,8 @@ class Wheel:
         packages = {name.partition("/")[0] for name in found}
         if {f"{package}/py.typed" for package in packages} - found:
             yield "no py.typed"
-        if any(part == "tests" or part.startswith(("test_", "conftest")) for name in found for part in name.split("/")):
+        code = [name for name in found if not name.endswith(".tmpl")]  # of a template the tests belong in it
+        if any(part == "tests" or part.startswith(("test_", "conftest")) for name in code for part in name.split("/")):
             yield "tests inside"
         yield from self.presentation(project)
         declared = (project / "pyproject.toml").read_text(encoding="utf-8").count("[project.entry-points")

@@ -54,7 +54,7 @@ CONTRIBUTING, MAP = ROOT / "CONTRIBUTING.md", DOCS / "index.md"
 PAGES = [*RUN, CONTRIBUTING, BENCHMARKS, ROOT / "CHANGELOG.md"]
 HOOKS = [name for name in dir(hookspecs) if hasattr(getattr(hookspecs, name), "specdec_spec")]
 COMMANDS = ("", "bench", "generate", "replay", "explain", "plugins", "plugins list", "plugins show", "plugins doctor")
-COMMANDS += ("suffix", "suffix inspect", "suffix merge", "tune", "verify", "pair", "vllm")
+COMMANDS += ("plugins new", "suffix", "suffix inspect", "suffix merge", "tune", "verify", "pair", "vllm")
 NOT_RUN = ("make ",)  # commands of a page that would run for minutes
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -139,8 +139,10 @@ class Reader:
         for group, points in project["entry-points"].items():
             lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
         (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
-        self.path.append(str(info.parent))
-        self.monkeypatch.syspath_prepend(info.parent)
+        for place in (str(info.parent), str(folder / "src")):
+            if place not in self.path:
+                self.path.append(place)
+                self.monkeypatch.syspath_prepend(place)
 
 
 def assert_shown(shown, output, command):
@@ -159,13 +161,13 @@ def assert_shown(shown, output, command):
     assert not shown or anywhere or at == len(actual), f"$ {command}\nprints more than is shown:\n{output}"
 
 
-# It installs a distribution, examines it with the doctor and runs its tests, each in a process of its own.
-LONG_PAGE = DOCS / "plugin-in-ten-minutes.md"
+# They install a distribution and run its tests, in processes of their own.
+LONG_PAGES = (DOCS / "plugin-in-ten-minutes.md", DOCS / "a-head-in-an-hour.md")
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=pytest.mark.slow) if page == LONG_PAGE else page for page in RUN],
+    [pytest.param(page, marks=pytest.mark.slow) if page in LONG_PAGES else page for page in RUN],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_a_page_can_be_followed_from_top_to_bottom(page, model, tmp_path, monkeypatch, caplog):

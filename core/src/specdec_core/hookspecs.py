@@ -167,6 +167,15 @@ def specdec_make_controller(method: str, config: ResolvedConfig, options: Method
     """Build a controller that the configuration names; `method` is the extension's name."""
 
 
+@hookspec(firstresult=True)
+def specdec_expected_failures(method: str) -> Mapping[str, str] | None:
+    """Return the checks of the conformance kit that the plugin is not meant to pass, each with the reason.
+
+    `method` is the plugin's name, of whatever kind. `specdec plugins show` prints them, and the kit refuses an expected
+    failure that is not among them. Default: none.
+    """
+
+
 @hookspec
 def specdec_session_started(info: Mapping[str, Any]) -> None:
     """See that a session began; broadcast to the selected plugins. `info` is `ResolvedConfig.as_json()`."""

@@ -131,6 +131,21 @@ def test_show_tells_options_traits_hooks_and_entry_points(site):
     assert "max_tokens=4" in text
 
 
+def test_show_tells_which_checks_of_the_kit_a_plugin_is_not_meant_to_pass(site):
+    site.proposer("alpha", PROPOSER)
+    assert "conformance kit" not in site.specdec("plugins", "show", "alpha").stdout
+    told = """
+@hookimpl
+def specdec_expected_failures(method):
+    return {"test_something_is_drafted": f"{method} drafts nothing by design"}
+"""
+    site.proposer("beta", PROPOSER + told)
+    text = site.specdec("plugins", "show", "beta").stdout
+    assert "test_something_is_drafted beta drafts nothing by design" in " ".join(text.split())
+    (data,) = json.loads(site.specdec("plugins", "show", "beta", "--json").stdout)
+    assert data["expected_failures"] == {"test_something_is_drafted": "beta drafts nothing by design"}
+
+
 def test_show_says_what_is_wrong_with_a_plugin_and_with_a_name(site, tmp_path):
     site.proposer("bad", "raise RuntimeError('no licence')")
     done = site.specdec("plugins", "show", "bad")

@@ -18,11 +18,11 @@ from specdec_plugin_suffix import cache_file
 from specdec_plugin_suffix.forest import DISTRIBUTION, OP
 from specdec_plugin_suffix.kernels import reference
 from specdec_plugin_suffix.options import SuffixOptions, SuffixRequestOptions
+from specdec_plugin_suffix.plugin import SHARES
 from specdec_testing.contract import ProposerContract
 from specdec_testing.identity import IdentityContract, assert_same_output, drafted
 
 INFO = TargetInfo(model=None, hf_config={}, vocab_size=128, hidden_size=32, num_layers=2, max_model_len=256)
-SHARES = "requests of one namespace share what they have said, so company adds drafts"
 
 
 def resolved(**options):

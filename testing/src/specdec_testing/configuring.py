@@ -12,7 +12,7 @@ from specdec_core.sources import TargetInfo
 from specdec_core.traits import MethodTraits
 from specdec_testing.building import Built, build
 from specdec_testing.fakes import FakeTarget
-from specdec_testing.guard import Contract
+from specdec_testing.guard import Contract, foundation
 from specdec_testing.subject import Subject
 
 K: Final = "num_speculative_tokens"
@@ -22,7 +22,9 @@ class ConfigurationContract(Contract, promises=True):
     """The promises that a resolved configuration shows; fixtures are those of `ProposerContract`."""
 
     page: ClassVar[str] = "docs/hooks.md"
+    stage: ClassVar[int] = 1
 
+    @foundation
     def test_traits_are_the_same_when_asked_twice(self, built: Built, target: FakeTarget) -> None:
         """Traits are a function of options, draft and target."""
         answers = [_ask(built, "specdec_method_traits", target.info, built.resolved.config) for _ in range(2)]

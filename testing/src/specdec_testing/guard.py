@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, TypeVar
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+def foundation(test: Test) -> Test:
+    """Mark a promised test that the others rest on: it runs before them, and where it fails they are not tried.
+
+    Foundations come first among the tests of their class, each resting on those before it, and their class comes before
+    those of a higher `stage`. So a fault is reported once, by the check that is about it.
+    """
+    test.foundation = True  # type: ignore[attr-defined]
+    return test
 
 
 class Contract:
@@ -17,6 +29,7 @@ class Contract:
     """
 
     promised: ClassVar[dict[str, Any]] = {}
+    stage: ClassVar[int] = 0  # when the tests that a class promises are run, those of lower stages first
 
     def __init_subclass__(cls, *, promises: bool = False, **kwargs: Any) -> None:
         """Check what the new class does to the tests promised above it."""
@@ -35,6 +48,12 @@ class Contract:
             raise TypeError(message)
         own = vars(cls).items() if promises else ()
         cls.promised = {name: value for name, value in own if name.startswith("test_")}
+
+    @classmethod
+    def rank_of(cls, name: str) -> tuple[int, int]:
+        """Return when a promised test of this class runs: by stage, foundations first and in their order."""
+        bases = [test for test, function in cls.promised.items() if getattr(function, "foundation", False)]
+        return cls.stage, bases.index(name) if name in bases else len(bases)
 
     @classmethod
     def expected_failures(cls) -> dict[str, str]:

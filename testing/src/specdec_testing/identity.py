@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 import transformers
 
-from specdec_testing.guard import Contract
+from specdec_testing.guard import Contract, foundation
 from specdec_testing.subject import Subject, SubjectFixtures
 from specdec_testing.targets import tiny_target
 
@@ -114,6 +114,7 @@ class IdentityChecks(SubjectFixtures, Contract, promises=True):
     """
 
     page: ClassVar[str] = "docs/losslessness.md"
+    stage: ClassVar[int] = 3
     families: ClassVar[Sequence[str]] = ("llama", "gemma3")
     ks: ClassVar[Sequence[int]] = (1, 4)
     max_tokens: ClassVar[int] = 16
@@ -159,6 +160,7 @@ class IdentityChecks(SubjectFixtures, Contract, promises=True):
                 total += drafted(speculative)
         assert total > 0, f"{subject.method} drafted nothing in any of these runs, so they show nothing"
 
+    @foundation
     def test_greedy_text_is_the_plain_text(self, subject: Subject) -> None:
         """Greedy decoding is unchanged, with prompts of many lengths in one batch."""
         self.check(subject, self.params())

@@ -13,25 +13,27 @@ from typing import Any, ClassVar, Final
 import pytest
 
 from specdec_core import hookspecs
+from specdec_core.config.options import OPTIONS_HOOKS
 from specdec_core.late_hooks import behind
 from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, Record
+from specdec_core.registry.groups import Kind
 from specdec_testing.building import registry_of
-from specdec_testing.guard import Contract
+from specdec_testing.guard import Contract, foundation
 from specdec_testing.subject import SubjectFixtures
 
 HEAVY: Final = ("torch", "numba", "triton", "transformers")
 
 
 @functools.lru_cache
-def _imported(method: str) -> subprocess.CompletedProcess[str]:
-    """Run a fresh interpreter that prints which heavy libraries a method's plugin and its options load; once each."""
+def _imported(kind: Kind, name: str) -> subprocess.CompletedProcess[str]:
+    """Run a fresh interpreter that prints which heavy libraries a plugin and its options load; once each."""
     code = f"""
         import sys
         from specdec_core.registry.catalog import Catalog
         from specdec_core.registry.loader import Registry
         registry = Registry(Catalog.discover())
-        loaded = registry.find("proposer", {method!r})
-        registry.call(loaded, "specdec_method_options", method={method!r})
+        loaded = registry.find({kind!r}, {name!r})
+        registry.call(loaded, {OPTIONS_HOOKS[kind]!r}, method={name!r})
         print([name for name in {HEAVY!r} if name in sys.modules])
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
@@ -39,9 +41,13 @@ def _imported(method: str) -> subprocess.CompletedProcess[str]:
 
 
 class PackagingContract(SubjectFixtures, Contract, promises=True):
-    """The promises that need no proposer. Two of them are skipped for an unpackaged plugin."""
+    """The promises of a plugin as a package, of whatever kind. Three of them are skipped for an unpackaged plugin.
+
+    kind  "proposer", "verifier" or "extension"
+    """
 
     page: ClassVar[str] = "docs/plugin-in-ten-minutes.md"
+    kind: ClassVar[Kind] = "proposer"
 
     def test_entry_point_is_present_and_named_by_the_rule(self, method: str, plugins: Mapping[str, Any] | None) -> None:
         """The distribution is specdec-plugin-*, its package specdec_plugin_*, and one entry point has the name."""
@@ -56,13 +62,13 @@ class PackagingContract(SubjectFixtures, Contract, promises=True):
     def test_plugin_module_imports_nothing_heavy(self, method: str, plugins: Mapping[str, Any] | None) -> None:
         """Importing the plugin object and reading its options, in a fresh interpreter, loads no torch and the like."""
         record = self._installed(method, plugins)
-        result = _imported(record.name)
+        result = _imported(self.kind, record.name)
         assert result.returncode == 0, result.stderr
         assert result.stdout.strip() == "[]", f"importing {record.value} imports {result.stdout.strip()}"
 
     def test_hooks_are_marked_and_ask_for_known_arguments(self, method: str, plugins: Mapping[str, Any] | None) -> None:
         """Every specdec_* function is marked as a hook and asks only for arguments that the hook has."""
-        plugin = registry_of(plugins).find("proposer", method).plugin
+        plugin = registry_of(plugins).find(self.kind, method).plugin
         for name in [name for name in dir(plugin) if name.startswith("specdec_")]:
             function = getattr(plugin, name)
             mark = getattr(function, "specdec_impl", None)
@@ -79,10 +85,11 @@ class PackagingContract(SubjectFixtures, Contract, promises=True):
             unknown = {p.name for p in asked if p.kind is not p.VAR_KEYWORD and p.name not in known}
             assert not unknown, f"{name} asks for {sorted(unknown)}, which the hook does not have"
 
+    @foundation
     def test_options_are_strict_frozen_and_described(self, method: str, plugins: Mapping[str, Any] | None) -> None:
         """Options refuse unknown keys, cannot be changed, and describe every field."""
         registry = registry_of(plugins)
-        model = registry.call(registry.find("proposer", method), "specdec_method_options", method=method)
+        model = registry.call(registry.find(self.kind, method), OPTIONS_HOOKS[self.kind], method=method)
         if model is None:
             return
         assert model.model_config.get("extra") == "forbid", f"{model.__name__} accepts unknown keys"
@@ -92,10 +99,18 @@ class PackagingContract(SubjectFixtures, Contract, promises=True):
         with pytest.raises(ValueError, match="no_such_key"):
             model(no_such_key=1)
 
-    @staticmethod
-    def _installed(method: str, plugins: Mapping[str, Any] | None) -> Record:
+    def test_expected_failures_are_declared(self, method: str, plugins: Mapping[str, Any] | None) -> None:
+        """Whatever the tests expect to fail, the hook specdec_expected_failures tells users, with the same reason."""
+        record = self._installed(method, plugins)
+        registry = registry_of(plugins)
+        told = registry.call(registry.load(record), "specdec_expected_failures", method=method) or {}
+        expected = type(self).expected_failures()
+        missing = {name: reason for name, reason in expected.items() if told.get(name) != reason}
+        assert not missing, f"specdec_expected_failures does not return {missing}, and `specdec plugins show` prints it"
+
+    def _installed(self, method: str, plugins: Mapping[str, Any] | None) -> Record:
         """Return the method's record, or skip the test for an unpackaged plugin."""
-        record = registry_of(plugins).catalog.find("proposer", method)
+        record = registry_of(plugins).catalog.find(self.kind, method)
         if record.distribution == LOCAL_DISTRIBUTION:
             pytest.skip("an unpackaged plugin has no entry point")
         return record

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import specdec_core
 from specdec_core.cli import explain as cli_explain
+from specdec_core.cli import new as cli_new
 from specdec_core.cli import plugins as cli_plugins
 from specdec_core.cli.listing import list_plugins
 from specdec_core.registry.catalog import Catalog
@@ -38,6 +40,7 @@ def make_app(commands: Sequence[tuple[str, str]]) -> typer.Typer:
     plugins.command("list")(_list)
     plugins.command("show")(_show)
     plugins.command("doctor")(_doctor)
+    plugins.command("new")(_new)
     app.add_typer(plugins, name="plugins")
     app.command("explain")(_explain)
     for name, help_text in commands:
@@ -108,6 +111,15 @@ def _doctor(
     assert pair is None  # `specdec_core.cli.main` has taken it
     catalog = Catalog.discover().with_local(local_plugins(plugin))
     raise typer.Exit(cli_plugins.doctor(catalog, names or [], timeout, as_json))
+
+
+def _new(
+    name: Annotated[str, typer.Argument(help="The method's name, as users will write it: my_method.")],
+    kind: Annotated[str, typer.Option(help="lookup (ids only), head (hidden states, a checkpoint), or tree.")],
+    path: Annotated[Path, typer.Option(help="The folder in which specdec-plugin-NAME is made.")] = Path(),
+) -> None:
+    """Write a distribution for a new method: working code of the kind, its tests, README and CI; then change it."""
+    cli_new.new(Catalog.discover(), name, kind, path)
 
 
 def _explain(

@@ -101,6 +101,7 @@ def _describe(catalog: Catalog, record: Record) -> dict[str, Any]:
         request = request_model(registry, plugin)
         data["request_options"] = _fields(request) if request else []
         data["traits"] = _traits(registry, plugin, model)
+    data["expected_failures"] = dict(registry.call(plugin, "specdec_expected_failures", method=plugin.name) or {})
     return data
 
 
@@ -165,5 +166,8 @@ def _print_plugin(data: dict[str, Any]) -> None:
         print(", ".join(f"{key}={value}" for key, value in traits.items()))
     elif traits:
         print(f"\ntraits {traits}")
+    if data.get("expected_failures"):
+        print("\nchecks of the conformance kit that it is not meant to pass:")
+        print_table(("check", "reason"), data["expected_failures"].items())
     print("\nentry points:", *(data["entry_points"] or ["none"]), sep="\n  ")
     print()

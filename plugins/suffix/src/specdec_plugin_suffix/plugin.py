@@ -14,6 +14,7 @@ class SuffixPlugin:
     specdec_method_defaults = hook_from("specdec_plugin_suffix.traits:defaults_of")
     specdec_check = hook_from("specdec_plugin_suffix.checking:problems_of")
     specdec_make_proposer = hook_from("specdec_plugin_suffix.proposer:make")
+    specdec_expected_failures = hook_from("specdec_plugin_suffix.traits:expected_failures")
 
 
 plugin = SuffixPlugin()

@@ -14,6 +14,7 @@ class RecyclingPlugin:
     specdec_method_defaults = hook_from("specdec_plugin_token_recycling.traits:defaults_of")
     specdec_check = hook_from("specdec_plugin_token_recycling.checking:problems_of")
     specdec_make_proposer = hook_from("specdec_plugin_token_recycling.proposer:make")
+    specdec_expected_failures = hook_from("specdec_plugin_token_recycling.traits:expected_failures")
 
 
 plugin = RecyclingPlugin()
