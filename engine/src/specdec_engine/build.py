@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from specdec_core.config.recurrent import trees_problem
 from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError, TargetError
@@ -34,7 +35,7 @@ from specdec_engine.decoding.step import Stepper
 from specdec_engine.decoding.target import Target
 from specdec_engine.engine import Engine
 from specdec_engine.loading import Found, Limits, Wanted, find_target, target_info
-from specdec_engine.memory.kv_plan import draft_bytes, kept_row_bytes, plan, replan
+from specdec_engine.memory.kv_plan import States, draft_bytes, kept_row_bytes, plan, replan
 from specdec_engine.memory.prefix_cache import PrefixCache
 from specdec_engine.reporting.stats import EngineStats
 from specdec_engine.requests.request import Request
@@ -109,18 +110,23 @@ def build_engine(options: EngineOptions) -> Engine:
         target = _target(model, info, options.limits, registry.kernels, tokenizer)
         undo.callback(target.close)
         bytes_per_token = probe(target.flat)
+        prefix_caching = options.prefix_caching and not target.flat.keeps_states
+        if target.flat.keeps_states:
+            _check_chains(resolved)
+            logger.info("layers of %s keep recurrent states, so no prefix is reused", type(model).__name__)
+        states = _states(target, resolved)
         if options.fused:
             fuse(target.flat)
-        if options.prefix_caching:
+        if prefix_caching:
             bytes_per_token += kept_row_bytes(resolved, target.info, target.dtype)
-        target.set_budget(_planned(options.limits, target, resolved, bytes_per_token))
+        target.set_budget(_planned(options.limits, target, resolved, bytes_per_token, states))
         keys, speculation, reports = NoiseKeys.of(options.seed, None, None), None, None
         if resolved is not None:
             target.tap(hidden=resolved.traits.hidden, aux_layers=resolved.traits.aux_layers)
             speculation, proposer, reports = _speculation(options, resolved, target, registry)
             undo.callback(speculation.runner.close)
             if resolved.drafts and options.limits.kv_cache_tokens is None:
-                target.set_budget(replan(target.kv_cache_tokens, bytes_per_token, target.device))
+                target.set_budget(replan(target.kv_cache_tokens, bytes_per_token, target.device, states))
             keys = NoiseKeys.of(options.seed, resolved, proposer)
         engine = _compose(options, target, registry, resolved, keys, speculation, reports)
         if reports is not None:
@@ -192,7 +198,8 @@ def _compose(
     kernels = registry.kernels
     sampler = Sampler(kernels.get("race", target.device), kernels.get("truncate", target.device))
     all_rows = resolved is not None and resolved.traits.rows == "all"
-    prefix = PrefixCache(target, enabled=options.prefix_caching, keeps_rows=all_rows)
+    reuse = options.prefix_caching and not target.flat.keeps_states
+    prefix = PrefixCache(target, enabled=reuse, keeps_rows=all_rows)
     scheduler = Scheduler(target, prefix, options.limits.max_num_seqs, preempted)
     logprobs = LogprobReader(options.logprobs_mode, target.tokenizer)
     metrics = SpecMetrics() if reports is None else reports.metrics
@@ -230,11 +237,27 @@ def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels
     )
 
 
-def _planned(limits: Limits, target: Target, resolved: ResolvedConfig | None, bytes_per_token: int) -> int:
+def _check_chains(resolved: ResolvedConfig | None) -> None:
+    """Raise ConfigError for a method that drafts trees, whose branches a recurrent state cannot follow."""
+    if resolved is not None and resolved.traits.shape == "tree":
+        message = f"method: {trees_problem(resolved.method)}; set {resolved.method} up for chains"
+        raise ConfigError(message)
+
+
+def _states(target: Target, resolved: ResolvedConfig | None) -> States:
+    """Return what recurrent states of all requests take; each keeps the drafts of one step besides."""
+    drafts = 0 if resolved is None else resolved.num_speculative_tokens
+    return States(target.max_num_seqs, target.flat.state_bytes + max(drafts, 1) * target.flat.state_row_bytes)
+
+
+def _planned(
+    limits: Limits, target: Target, resolved: ResolvedConfig | None, bytes_per_token: int, states: States
+) -> int:
     """Return the positions of the KV arena."""
     coming = draft_bytes(resolved, target.info)
     most = limits.max_num_seqs * target.info.max_model_len
     wanted = limits.kv_cache_tokens
     if wanted is None and limits.kv_cache_memory_bytes is not None:
-        wanted = max(1, min(most, limits.kv_cache_memory_bytes // max(bytes_per_token, 1)))
-    return plan(wanted, most, bytes_per_token, target.device, coming, limits.gpu_memory_utilization)
+        room = max(0, limits.kv_cache_memory_bytes - states.bytes)
+        wanted = max(1, min(most, room // max(bytes_per_token, 1)))
+    return plan(wanted, most, bytes_per_token, target.device, coming, limits.gpu_memory_utilization, states)

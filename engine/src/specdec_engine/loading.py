@@ -151,7 +151,7 @@ def target_info(model: str | None, config: Any, limits: Limits) -> TargetInfo:
     if wanted is not None and wanted > most:
         message = f"max_model_len={wanted} is above the model's own limit of {most} positions"
         raise TargetError(message)
-    check_config(config, wanted or own, by_row=True)
+    check_config(config, wanted or own, by_row=True, states=True)
     return replace(unlimited, max_model_len=wanted or own)
 
 

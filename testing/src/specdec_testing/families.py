@@ -252,26 +252,89 @@ WRONG: Final[dict[str, Spec]] = {
         },
     ),
     "diffllama": ("DiffLlamaConfig", {**_GROUPED, "head_dim": 8}),
-    "mamba": ("MambaConfig", {**_COMMON, "hidden_size": HIDDEN, "num_hidden_layers": 2, "state_size": 8}),
+    # Its delta rule has a decay for each channel, and a function of its own for it.
+    "kimi_linear": ("KimiLinearConfig", {**_GROUPED, "num_experts": 4, "num_experts_per_token": 2}),
+}
+
+_THREE: Final = ["linear_attention", "full_attention", "linear_attention"]
+_DELTA: Final[dict[str, Any]] = {
+    **_HEAD_DIM,
+    "num_hidden_layers": 3,
+    "layer_types": _THREE,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+_MAMBA_2: Final[dict[str, Any]] = {
+    **_GROUPED,
+    "num_hidden_layers": 3,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "mamba_chunk_size": 16,
+}
+
+# Families whose layers keep states beside keys and values, or instead of them.
+HYBRID: Final[dict[str, Spec]] = {
     "lfm2": (
         "Lfm2Config",
-        {**_GROUPED, "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+        {
+            **_GROUPED,
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "block_auto_adjust_ff_dim": False,
+        },
     ),
     "qwen3_next": (
         "Qwen3NextConfig",
+        {**_DELTA, **_EXPERTS, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts": 4},
+    ),
+    "qwen3_5": ("Qwen3_5TextConfig", _DELTA),
+    "jamba": (
+        "JambaConfig",
         {
-            **_HEAD_DIM,
+            **_GROUPED,
             **_EXPERTS,
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 8,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "moe_intermediate_size": 16,
-            "shared_expert_intermediate_size": 16,
+            "num_hidden_layers": 3,
+            "attn_layer_period": 3,
+            "attn_layer_offset": 1,
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
             "num_experts": 4,
-            "layer_types": ["linear_attention", "full_attention"],
+            "mamba_d_state": 4,
+            "mamba_dt_rank": 4,
         },
     ),
+    "falcon_h1": ("FalconH1Config", {**_MAMBA_2, "num_hidden_layers": 2, "mamba_n_heads": 4, "mamba_d_ssm": 32}),
+    "bamba": ("BambaConfig", {**_MAMBA_2, "attn_layer_indices": [1]}),
+    "granitemoehybrid": (
+        "GraniteMoeHybridConfig",
+        {
+            **_MAMBA_2,
+            "layer_types": ["mamba", "attention", "mamba"],
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "shared_intermediate_size": 32,
+        },
+    ),
+    "zamba2": (
+        "Zamba2Config",
+        {
+            **_BODY,
+            "num_key_value_heads": HEADS,
+            "num_hidden_layers": 3,
+            "layers_block_type": ["mamba", "hybrid", "mamba"],
+            "mamba_d_state": 8,
+            "mamba_ngroups": 2,
+            "n_mamba_heads": 8,
+            "chunk_size": 16,
+            "num_mem_blocks": 1,
+        },
+    ),
+    "mamba": ("MambaConfig", {**_COMMON, "hidden_size": HIDDEN, "num_hidden_layers": 2, "state_size": 8}),
+    "olmo_hybrid": ("OlmoHybridConfig", _DELTA),  # queries, keys and values have convolutions of their own
 }
 
-FAMILIES: Final[dict[str, Spec]] = {**RIGHT, **SIMILAR, **MULTIMODAL, **WRONG}
+FAMILIES: Final[dict[str, Spec]] = {**RIGHT, **SIMILAR, **MULTIMODAL, **HYBRID, **WRONG}

@@ -10,6 +10,7 @@ from specdec_core.cli.listing import print_table
 from specdec_core.cli.output import emit
 from specdec_core.config.checkpoint import locate
 from specdec_core.config.detect import load_target_as, swap_target
+from specdec_core.config.recurrent import states_of
 from specdec_core.config.remote_code import TARGET_PERMISSION, code_of_checkpoint
 from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import Decision, ResolvedConfig, SpeculativeConfig
@@ -74,9 +75,10 @@ def _refuse_code(target: TargetInfo, config: Any, registry: Registry) -> None:
 
 
 def _print(resolved: ResolvedConfig, target: TargetInfo, decisions: tuple[Decision, ...]) -> None:
-    verifier = resolved.verifier_record
+    verifier, states = resolved.verifier_record, states_of(target.hf_config)
     facts: list[tuple[str, Any]] = [
         ("target", f"{target.model}: {target.num_layers} layers, {target.max_model_len} positions"),
+        *((("recurrent states", str(states)),) if states is not None else ()),
         ("method", f"{resolved.method} ({resolved.record.distribution} {resolved.record.version})"),
         ("num_speculative_tokens", resolved.num_speculative_tokens),
         ("draft", _draft(resolved)),

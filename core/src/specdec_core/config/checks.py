@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specdec_core.config.recurrent import states_of, trees_problem
 from specdec_core.config.resolution import Settling
 from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource
@@ -32,6 +33,12 @@ def check_checkpoint(settling: Settling, method: str, traits: MethodTraits, draf
         except ConfigError as error:
             settling.problem("model", str(error))
     return True
+
+
+def check_shape(settling: Settling, method: str, traits: MethodTraits) -> None:
+    """Check that drafts have a shape that the target's layers can follow."""
+    if traits.shape == "tree" and states_of(settling.target.hf_config) is not None:
+        settling.problem("method", trees_problem(method), f"set {method} up for chains")
 
 
 def check_draws(settling: Settling, method: str, traits: MethodTraits) -> None:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any, Final
 
-from specdec_core.config.checks import check_checkpoint, check_draws
+from specdec_core.config.checks import check_checkpoint, check_draws, check_shape
 from specdec_core.config.deprecated_keys import renew
 from specdec_core.config.derived_values import (
     K,
@@ -78,6 +78,7 @@ def resolve(
             _note_problems(settling, plugin, "specdec_check", ctx=ctx)
         check_k(settling, plugin.name, traits)
         check_draws(settling, plugin.name, traits)
+        check_shape(settling, plugin.name, traits)
     max_model_len = settle_max_model_len(settling, traits)
     tensor_parallel_size = settle_tensor_parallel(settling, traits)
     slots, extra_slots = settle_slots(settling, traits)

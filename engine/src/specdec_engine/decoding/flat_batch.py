@@ -81,7 +81,7 @@ def build(pieces: list[Piece], width: int, arena: KVArena, rope: RopeLengths | N
     n = len(pieces)
     widest = [0 if (bits := piece.item.ancestors) is None else bits.shape[1] for piece in pieces]
     ancestors = np.zeros((size, max(widest)), np.int64) if any(widest) else None
-    seg_start, seg_rows, seg_context = (np.zeros(n, np.int32) for _ in range(3))
+    seg_start, seg_rows, seg_context, certain = (np.zeros(n, np.int32) for _ in range(4))
     seg_prompt = np.zeros(n, np.bool_)
     seg_tree = np.full(n, -1, np.int32)
     table = np.zeros((n, max(len(piece.item.request.segment.pages) for piece in pieces)), np.int32)
@@ -98,6 +98,7 @@ def build(pieces: list[Piece], width: int, arena: KVArena, rope: RopeLengths | N
             seg_tree[i] = item.start
         slots[row : row + count] = arena.slots(segment, start, count)
         seg_start[i], seg_rows[i], seg_context[i], seg_prompt[i] = row, count, start, item.prompt
+        certain[i] = item.start + len(item.ids) - item.num_draft
         table[i, : len(segment.pages)] = segment.pages
         first_wanted = max(len(item.ids) - item.wants - piece.offset, 0)
         logits_rows.append(np.arange(row + min(first_wanted, count), row + count, dtype=np.int64))
@@ -112,6 +113,7 @@ def build(pieces: list[Piece], width: int, arena: KVArena, rope: RopeLengths | N
         page_size=arena.page_size,
         seg_tree=None if ancestors is None else seg_tree,
         ancestors=ancestors,
+        states=arena.state_step([p.item.request.segment for p in pieces], seg_start, seg_rows, seg_context, certain),
     )
     batch = FlatBatch(ids, positions, step, np.concatenate(logits_rows), pieces)
     if rope is not None:

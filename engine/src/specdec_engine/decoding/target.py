@@ -71,7 +71,7 @@ class Target:
         self.ancestor_bits = ancestor_bits
         tables = flat.row_tables
         self.rope_lengths = RopeLengths.of(tables, info.max_model_len)
-        self.arena = self.new_arena(0)
+        self.arena = flat.new_arena(0)
         self._final: Tensor | None = None
         self._tap_hidden = False
         self._aux_layers: tuple[int, ...] = ()
@@ -121,7 +121,7 @@ class Target:
 
     def new_arena(self, num_tokens: int) -> KVArena:
         """Return a KV arena for a drafter, for that many tokens, on the target's device."""
-        return self.flat.new_arena(num_tokens)
+        return self.flat.new_rows(num_tokens)
 
     def first_layers(self, count: int, rows: int, kernels: Kernels) -> FirstLayers:
         """Return the first layers over the very pages that this target writes, for a drafter; see `lent`."""
@@ -144,7 +144,7 @@ class Target:
 
     def set_budget(self, num_tokens: int) -> None:
         """Replace the KV arena by an empty one for that many tokens."""
-        self.arena = self.new_arena(num_tokens)
+        self.arena = self.flat.new_arena(num_tokens, self.max_num_seqs)
 
     def pause(self) -> None:
         """Take the taps off and drop the KV arena and the states of the last step; `set_budget` and `tap` go on."""

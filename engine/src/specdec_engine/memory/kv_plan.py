@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -21,6 +22,27 @@ MIB: Final = 2**20
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class States:
+    """Recurrent states of a target: for `requests` at one time, `each` bytes; what may be taken back is counted."""
+
+    requests: int
+    each: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all requests."""
+        return self.requests * self.each
+
+    @property
+    def beside(self) -> str:
+        """What stands beside the positions, in words; nothing where no layer keeps states."""
+        return f" and recurrent states of {self.requests} requests, {self.each:,} bytes each" if self.each else ""
+
+
+NO_STATES: Final = States(0, 0)
+
+
 def plan(
     wanted: int | None,
     most: int,
@@ -28,6 +50,7 @@ def plan(
     device: torch.device,
     coming: int,
     utilization: float | None = None,
+    states: States = NO_STATES,
 ) -> int:
     """Return the positions of the KV arena, and log once what they follow from.
 
@@ -36,24 +59,27 @@ def plan(
     bytes_per_token  of the target's keys and values over all layers, and of what is kept beside them
     coming           weights of a drafter that is still to be loaded
     utilization      the share of a GPU's memory that may be in use at all; None: no bound
+    states           recurrent states, which take their room before positions do
 
     Raises TargetError if not even one page of positions fits and the caller set none.
     """
     room = device_room(device)
     free = max(0, room.free - coming)
-    fits = int(arena_bytes(free, device, utilization) / max(bytes_per_token, 1))
+    fits = int((arena_bytes(free, device, utilization) - states.bytes) / max(bytes_per_token, 1))
     tokens = min(most, fits) if wanted is None else wanted
     if wanted is None and tokens < min(most, PAGE_SIZE):
         message = (
             f"no memory is left for the KV cache: {free / MIB:.0f} MiB by {room.bound}, where {PAGE_SIZE} positions of "
-            f"{bytes_per_token:,} bytes each may take {MEMORY_SHARE:.0%} of it; raise the limit, or set kv_cache_tokens"
+            f"{bytes_per_token:,} bytes each{states.beside} may take {MEMORY_SHARE:.0%} of it; raise the limit, or set "
+            f"{'a smaller max_num_seqs' if states.bytes else 'kv_cache_tokens'}"
         )
         raise TargetError(message)
-    needed = tokens * bytes_per_token
+    needed = tokens * bytes_per_token + states.bytes
     logger.info(
-        "KV cache: %d positions of %d bytes (%.1f MiB), %s; free: %.1f MiB by %s%s",
+        "KV cache: %d positions of %d bytes%s (%.1f MiB), %s; free: %.1f MiB by %s%s",
         tokens,
         bytes_per_token,
+        states.beside,
         needed / MIB,
         _reason(wanted, most, fits),
         free / MIB,
@@ -66,13 +92,13 @@ def plan(
     return tokens
 
 
-def replan(tokens: int, bytes_per_token: int, device: torch.device) -> int:
+def replan(tokens: int, bytes_per_token: int, device: torch.device, states: States = NO_STATES) -> int:
     """Return fewer positions, with a log line, if the drafter as loaded has left less memory than was planned with.
 
     The size of its files does not tell all: weights may be unpacked, or come in another dtype.
     """
     room = device_room(device)
-    fits = max(PAGE_SIZE, int(MEMORY_SHARE * room.free / max(bytes_per_token, 1)))
+    fits = max(PAGE_SIZE, int((MEMORY_SHARE * room.free - states.bytes) / max(bytes_per_token, 1)))
     if fits >= tokens:
         return tokens
     message = "KV cache: %d positions, not %d: with the drafter loaded, %.1f MiB are free by %s"

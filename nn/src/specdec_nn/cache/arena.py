@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.draft import IntArray
+from specdec_nn.cache.states import StatePool, StateStep
 from specdec_nn.ops.compact.reference import compact_reference
 
 PAGE_SIZE = 32
@@ -34,10 +35,12 @@ class Segment:
     """The pages of one request, in order of its rows; empty until something is reserved.
 
     fixed  how many of the first pages are published or taken over; their rows are read only
+    slot   where the request's recurrent states are; -1: it holds none
     """
 
     pages: list[int] = field(default_factory=list)
     fixed: int = 0
+    slot: int = -1
 
 
 class KVArena:
@@ -52,12 +55,17 @@ class KVArena:
         device: torch.device,
         page_size: int = PAGE_SIZE,
         compact: Callable[..., None] = compact_reference,
+        states: StatePool | None = None,
     ) -> None:
-        """Set the budget; allocates nothing yet. `compact` is the kernel that `keep` uses."""
+        """Set the budget; allocates nothing yet. `compact` is the kernel that `keep` uses.
+
+        `states` is of a model with recurrent layers: whoever holds pages then holds a slot of it as well.
+        """
         self.page_size = page_size
         self.num_pages = -(-num_tokens // page_size)
         self.device = device
         self._compact = compact
+        self.states = states
         self._free = list(range(self.num_pages - 1, -1, -1))
         self._holders = [0] * self.num_pages  # segments that hold a page
         self._keys: dict[int, bytes] = {}  # of published pages
@@ -91,6 +99,8 @@ class KVArena:
             page = self._free.pop() if self._free else self._evicted()
             self._holders[page] = 1
             segment.pages.append(page)
+        if self.states is not None and segment.slot < 0:
+            segment.slot = self.states.take()
         return True
 
     def release(self, segment: Segment) -> None:
@@ -99,6 +109,9 @@ class KVArena:
             self._let_go(page)
         segment.pages.clear()
         segment.fixed = 0
+        if self.states is not None and segment.slot >= 0:
+            self.states.release(segment.slot)
+            segment.slot = -1
 
     def publish(self, segment: Segment, keys: Sequence[bytes]) -> None:
         """Let others find the segment's first len(keys) pages, whose rows are all committed, under their keys.
@@ -169,6 +182,18 @@ class KVArena:
         slots = pages[rows // self.page_size] * self.page_size + rows % self.page_size
         return slots.astype(np.int32, copy=False)
 
+    def state_step(
+        self, segments: Sequence[Segment], starts: IntArray, rows: IntArray, context: IntArray, certain: IntArray
+    ) -> StateStep | None:
+        """Return what a forward does to the states of its segments, and count it as done; None where there are none.
+
+        Arguments are those of `StatePool.step`, [S] each. Raises ValueError as that does.
+        """
+        if self.states is None:
+            return None
+        slots = [segment.slot for segment in segments]
+        return self.states.step(starts.tolist(), rows.tolist(), slots, context.tolist(), certain)
+
     def keep(self, accepted: Iterable[tuple[Segment, int, IntArray]]) -> None:
         """Move the rows of accepted tree nodes together, in all layers: one call of the kernel for all segments.
 
@@ -212,7 +237,12 @@ class KVArena:
         return pages
 
     def memory_bytes(self) -> int:
-        """Return the size of all allocated layers, and of the rows beside them, in bytes."""
+        """Return the size of all allocated layers, of the rows beside them, and of recurrent states, in bytes."""
+        states = 0 if self.states is None else self.states.memory_bytes()
+        return states + self.rows_bytes()
+
+    def rows_bytes(self) -> int:
+        """Return the size of what is kept for each of `num_tokens` rows, in bytes."""
         layers = [pages for pair in self._layers.values() for pages in pair]
         return sum(t.numel() * t.element_size() for t in (*layers, *self._beside.values()))
 
@@ -242,3 +272,6 @@ class KVArena:
         assert all(holders[page] == 1 and page not in self._keys for page in own), "a shared KV page can be written"
         assert {page: key for key, page in self._published.items()} == self._keys, "a KV page has two keys"
         assert set(self._idle) <= set(self._keys), "a KV page that cannot be found is kept"
+        if self.states is not None:
+            slots = [segment.slot for segment in segments if segment.slot >= 0]
+            assert len(set(slots)) == len(slots) == self.states.slots_in_use, "a slot of states is lost or held twice"

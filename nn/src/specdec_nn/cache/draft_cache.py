@@ -104,11 +104,14 @@ class DraftCache:
                 raise MemoryError(message)
         counted = np.asarray(counts, np.int32)
         context = np.array([entry.held for entry in entries], np.int32)
+        starts = np.cumsum(counted, dtype=np.int32) - counted
+        stays = [0] * len(entries) if keep is None else keep
+        kept = np.array([entry.kept + n for entry, n in zip(entries, stays, strict=True)], np.int64)
         step = AttentionStep(
             slots=np.concatenate(
                 [self.arena.slots(e.segment, e.held, n) for e, n in zip(entries, counted.tolist(), strict=True)]
             ),
-            seg_start=np.cumsum(counted, dtype=np.int32) - counted,
+            seg_start=starts,
             seg_rows=counted,
             seg_context=context,
             seg_prompt=counted >= PROMPT_ROWS,
@@ -117,9 +120,10 @@ class DraftCache:
             seg_tree=None if parents is None else np.array([entry.kept for entry in entries], np.int32),
             ancestors=None if parents is None else _ancestors(entries, counted.tolist(), parents),
             seg_mutual=np.ones(len(entries), np.bool_) if mutual else None,
+            states=self.arena.state_step([e.segment for e in entries], starts, counted, context, kept.astype(np.int32)),
         )
-        for i, (entry, count) in enumerate(zip(entries, counted.tolist(), strict=True)):
-            entry.kept += 0 if keep is None else keep[i]
+        for entry, count, n in zip(entries, counted.tolist(), stays, strict=True):
+            entry.kept += n
             entry.held += count
         return step
 

@@ -1,14 +1,14 @@
 """How a transformers model is made to run a flat ragged batch, and how it is given back as it was.
 
 While a `Binding` is entered, the model's attention calls `_attention` here, which finds its layer through the
-attention module (`module._specdec`), since some families swallow keywords; and its linear layers run on packed
-weights. On leaving, every module and configuration is as before, so a model that the caller owns stays usable.
+attention module (`module._specdec`), since some families swallow keywords; its mixers find the states of each request
+(`specdec_nn.hf.mixers`); and its linear layers run on packed weights. On leaving, every module and configuration is as before, so a model that the caller owns stays usable.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from specdec_core.errors import TargetError
 from specdec_nn.cache.arena import KVArena
+from specdec_nn.cache.states import StatePool, StateStep
+from specdec_nn.hf.mixers import Mixer, is_mixer
 from specdec_nn.ops.attention.reference import AttentionStep
 from specdec_nn.ops.linear.reference import PackedLinear
 
@@ -51,14 +53,22 @@ class Binding:
     """A context manager around forwards of one model; not reentrant."""
 
     def __init__(
-        self, model: nn.Module, attention: Callable[..., Tensor], linear: Callable[..., Tensor] | None
+        self,
+        model: nn.Module,
+        attention: Callable[..., Tensor],
+        linear: Callable[..., Tensor] | None,
+        ops: Mapping[str, Callable[..., Tensor]] | None = None,
     ) -> None:
-        """Find the modules; `linear` None leaves linear layers alone."""
+        """Find the modules; `linear` None leaves linear layers alone, `ops` None leaves mixers alone.
+
+        `ops` are the kernels of `specdec_nn.hf.mixers.OPS`.
+        """
         self.attention = attention
         self.step: AttentionStep | None = None
         self.arena: KVArena | None = None
         modules = [m for m in model.modules() if isinstance(getattr(m, "layer_idx", None), int)]
         self._layers = [(module, LayerCall(i, self)) for i, module in enumerate(modules)]
+        self.mixers = {} if ops is None else {m: Mixer(m, i, ops, self) for i, m in enumerate(modules) if is_mixer(m)}
         self._linears = [] if linear is None else _packed_forwards(model, linear)
         decoder = getattr(model, "get_decoder", None)  # a list of layers by themselves has none
         inside = {id(module) for module in (model if decoder is None else decoder()).modules()}
@@ -66,6 +76,13 @@ class Binding:
         self._configs = _unique_configs(model)
         self._saved: list[tuple[Any, str, Any]] = []
         self.batched_experts = False
+
+    @property
+    def states(self) -> tuple[StatePool, StateStep] | None:
+        """The states of the forward that runs, None outside of one."""
+        if self.arena is None or self.step is None or self.arena.states is None or self.step.states is None:
+            return None
+        return self.arena.states, self.step.states
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -97,6 +114,13 @@ class Binding:
         """Return the modules that called the attention function since the last `reset_calls`."""
         return [call for _, call in self._layers if call.calls]
 
+    def called(self) -> dict[nn.Module, int]:
+        """Return each attention module and mixer that ran since the last `reset_calls`, in order, with its calls."""
+        found = {
+            module: self.mixers[module].calls if module in self.mixers else call.calls for module, call in self._layers
+        }
+        return {module: calls for module, calls in found.items() if calls}
+
     def module_of(self, call: LayerCall) -> nn.Module:
         """Return the attention module of a layer."""
         return self._layers[call.index][0]
@@ -105,6 +129,8 @@ class Binding:
         """Forget all calls."""
         for _, call in self._layers:
             call.calls, call.window = 0, None
+        for mixer in self.mixers.values():
+            mixer.calls = 0
 
     def __enter__(self) -> None:
         """Hand the model over to the flat batch."""
@@ -118,6 +144,8 @@ class Binding:
             module.__dict__["_specdec"] = call
         for module, forward in self._linears:
             module.__dict__["forward"] = forward
+        for module, mixer in self.mixers.items():
+            module.__dict__["forward"] = mixer.forward
 
     def _set(self, config: Any, name: str, value: str) -> None:
         self._saved.append((config, name, getattr(config, name)))
@@ -126,7 +154,7 @@ class Binding:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Give the model back."""
         _REGISTRATION.give_back()
-        for module, _ in self._linears:
+        for module in (*(module for module, _ in self._linears), *self.mixers):
             module.__dict__.pop("forward", None)
         for module, _ in self._layers:
             module.__dict__.pop("_specdec", None)

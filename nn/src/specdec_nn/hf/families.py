@@ -10,6 +10,11 @@ from specdec_core.config.rope import model_rope_problem
 from specdec_core.errors import TargetError
 
 RUNNABLE_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+# Layers that keep a state, some with attention beside it; whether their mixer is one that can run here, the trial says.
+STATE_TYPES = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding"})
+# Layers in which no row sees another one.
+ROW_TYPES = frozenset({"mlp", "moe"})
+OLDER_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}
 # Rotary tables of these types depend on the largest position of a whole forward, unless each row says for which length
 # of text it is.
 BATCH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
@@ -21,23 +26,26 @@ def text_config(config: Any) -> Any:
     return getter(decoder=True) if callable(getter) else config
 
 
-def check_config(config: Any, max_model_len: int, *, built: bool = True, by_row: bool = False) -> None:
+def check_config(
+    config: Any, max_model_len: int, *, built: bool = True, by_row: bool = False, states: bool = False
+) -> None:
     """Raise TargetError if the configuration names something that a flat ragged batch would compute wrongly.
 
     `built` says that it is an object of transformers' class, which has read all keys; `by_row` that the host tells the
-    length of each row's text (`specdec_nn.hf.row_tables`).
+    length of each row's text (`specdec_nn.hf.row_tables`); `states` that it keeps recurrent states and takes them back.
     """
     text = text_config(config)
     name = getattr(text, "model_type", type(text).__name__)
     if getattr(config, "is_encoder_decoder", False):
         message = f"model type {name!r} is an encoder-decoder; only decoder-only language models can run here"
         raise TargetError(message)
+    runnable = RUNNABLE_LAYER_TYPES | ROW_TYPES | (STATE_TYPES if states else frozenset())
     for index, layer_type in enumerate(getattr(text, "layer_types", None) or ()):
-        if layer_type not in RUNNABLE_LAYER_TYPES:
+        if OLDER_NAMES.get(layer_type, layer_type) not in runnable:
             message = (
                 f"layer {index} of model type {name!r} is of type {layer_type!r}, which a flat ragged batch would "
                 f"compute wrongly (state or chunks would mix across requests); layers must be of type "
-                f"{' or '.join(sorted(RUNNABLE_LAYER_TYPES))}"
+                f"{' or '.join(sorted(runnable - ROW_TYPES))}"
             )
             raise TargetError(message)
     problem = model_rope_problem({"rope_parameters": getattr(text, "rope_parameters", None)}, built=built)
@@ -94,10 +102,18 @@ def _check_rope(rope: dict[str, Any], text: Any, name: str, max_model_len: int) 
 
 
 def expected_windows(config: Any, num_layers: int) -> list[int | None] | None:
-    """Return the sliding window of each attention layer, None where the configuration does not tell."""
+    """Return the sliding window of each of so many attention layers, None where the configuration does not tell."""
     text = text_config(config)
     window = getattr(text, "sliding_window", None)
     layer_types = getattr(text, "layer_types", None)
-    if layer_types is not None and len(layer_types) == num_layers:
-        return [window if layer_type == "sliding_attention" else None for layer_type in layer_types]
+    types = [OLDER_NAMES.get(name, name) for name in layer_types or ()]
+    attending = [name for name in types if name not in ROW_TYPES and name not in {"linear_attention", "conv"}]
+    if attending and len(attending) == num_layers:
+        return [window if name in {"sliding_attention", "hybrid_sliding"} else None for name in attending]
     return None
+
+
+def layers_of_rows(config: Any) -> frozenset[int]:
+    """Return the numbers of the layers in which no row sees another one, by the configuration."""
+    layer_types = getattr(text_config(config), "layer_types", None) or ()
+    return frozenset(index for index, name in enumerate(layer_types) if name in ROW_TYPES)

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from specdec_core.errors import TargetError
 from specdec_core.registry.kernels import Kernels
 from specdec_nn.cache.arena import KVArena
+from specdec_nn.cache.states import StatePool
 from specdec_nn.hf.binding import Binding
+from specdec_nn.hf.mixers import OPS
 from specdec_nn.hf.row_tables import RowTables
 from specdec_nn.ops.attention.reference import AttentionStep
 
@@ -65,7 +67,10 @@ class FlatModel:
         self.vocab_size = vocab_size
         self.backends = {op: kernels.backend(op, self.device) for op in ("linear", "attention")}
         linear = kernels.get("linear", self.device) if self.device.type == "cpu" else None
-        self.binding = Binding(model, kernels.get("attention", self.device), linear)
+        ops = {op: kernels.get(op, self.device) for op in OPS}
+        self.binding = Binding(model, kernels.get("attention", self.device), linear, ops)
+        # Bytes of a request's recurrent states, and of each row that may be taken back; set by the trial.
+        self.state_bytes = self.state_row_bytes = 0
         self._compact: Callable[..., None] = kernels.get("compact", self.device)
         self.decoder: nn.Module = model.get_decoder()  # type: ignore[operator] # what the head's code calls
         self.row_tables = RowTables.of(model)
@@ -98,8 +103,21 @@ class FlatModel:
             embeddings: Tensor = self.model.get_input_embeddings()(ids)  # type: ignore[operator]
         return embeddings
 
-    def new_arena(self, num_tokens: int) -> KVArena:
-        """Return an empty KV arena for that many tokens, on the model's device."""
+    @property
+    def keeps_states(self) -> bool:
+        """Whether some layers keep recurrent or convolution states, so that rows are chains and prefixes not shared."""
+        return bool(self.binding.mixers)
+
+    def new_arena(self, num_tokens: int, num_requests: int = 1) -> KVArena:
+        """Return an empty KV arena for that many tokens, on the model's device.
+
+        It has room for the states of `num_requests` requests at first, if the model keeps any, and gets more when asked.
+        """
+        states = StatePool(num_requests) if self.keeps_states else None
+        return KVArena(num_tokens, self.device, compact=self._compact, states=states)
+
+    def new_rows(self, num_tokens: int) -> KVArena:
+        """Return an empty KV arena without states, for a drafter that has layers of its own."""
         return KVArena(num_tokens, self.device, compact=self._compact)
 
     def run(
@@ -214,11 +232,11 @@ class FlatModel:
         return logits
 
     def decoder_layers(self) -> list[nn.Module]:
-        """Return the decoder layers in order: the module list whose items hold the attention modules that ran.
+        """Return the decoder layers in order: the module list whose items hold the attention modules or mixers that ran.
 
         Raises TargetError for a model that keeps them elsewhere.
         """
-        attention = {id(self.binding.module_of(call)) for call in self.binding.calls()}
+        attention = {id(module) for module in self.binding.called()}
         for module in self.model.modules():
             if isinstance(module, nn.ModuleList) and len(module) == self.num_layers:
                 if all(any(id(part) in attention for part in layer.modules()) for layer in module):

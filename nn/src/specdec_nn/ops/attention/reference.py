@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specdec_core.draft import BoolArray, IntArray
+from specdec_nn.cache.states import StateStep
 from specdec_nn.ops.ancestor_bits.reference import ancestor_lists
 
 
@@ -42,6 +43,7 @@ class AttentionStep:
     seg_tree     [S] int32 first key of the segment's tree, -1 = a chain; None = chains only
     ancestors    [N, words] int64 bits of `ancestor_bits` for rows of trees; None = chains only
     seg_mutual   [S] bool: rows of the segment see each other, later ones too; None = none do
+    states       what the forward does to the states of layers that keep some; None where no layer does
     """
 
     slots: IntArray
@@ -54,6 +56,7 @@ class AttentionStep:
     seg_tree: IntArray | None = None
     ancestors: npt.NDArray[np.int64] | None = None
     seg_mutual: BoolArray | None = None
+    states: StateStep | None = None
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of backends, made once a step
 
     def write_plan(self, device: torch.device) -> tuple[Tensor | None, Tensor, Tensor]:

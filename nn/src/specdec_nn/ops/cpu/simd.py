@@ -107,12 +107,12 @@ def fma(b: Any, x: Any, y: Any, z: Any) -> Any:
     return b.call(cgutils.get_or_insert_function(b.module, kind, "llvm.fma.v16f32"), [x, y, z])
 
 
-def prefetch(b: Any, base: Any, offset: Any) -> None:
-    """Ask for a cache line, into the second level; it may lie past the end of the data: a wrong guess costs nothing."""
+def prefetch(b: Any, base: Any, offset: Any, level: int) -> None:
+    """Ask for a line into the cache of a level, 1 or 2; past the end of the data too: a wrong guess costs nothing."""
     place = b.inttoptr(b.add(base, offset), I8.as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
     function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-    b.call(function, [place, I32(0), I32(2), I32(1)])
+    b.call(function, [place, I32(0), I32(4 - level), I32(1)])
 
 
 def _same(kind: Any, value: int) -> Any:

@@ -17,9 +17,10 @@ from numba.extending import intrinsic
 from specdec_nn.ops.cpu import simd
 
 # Outputs of a block by its number of rows: their sums and the weights at hand fill the registers, 32 or 16.
-OUTPUTS: Final = (0, 16, 8, 8, 4, 4, 4, 3, 3) if simd.WIDE else (0, 4, 2, 1, 1)
+OUTPUTS: Final = (0, 8, 8, 6, 4, 4, 4, 3, 3) if simd.WIDE else (0, 4, 2, 1, 1)
 ROWS: Final = len(OUTPUTS) - 1  # the most rows of a block
 LINE: Final = 64  # bytes of a cache line
+VECTOR: Final = 4 * simd.LANES  # bytes of the lanes of one sum
 NAMES: Final = ("float32", "bfloat16", "float16") if simd.HAS_HALF else ("float32", "bfloat16")
 BFLOAT16: Final = NAMES.index("bfloat16")
 
@@ -66,18 +67,21 @@ def _folded(b: Any, vectors: dict[int, Any]) -> Any:
 
 def _emit_sums(b: Any, name: str, rows: int, arguments: Any) -> None:
     """Emit sums[m, o] of `rows` rows and `count` outputs, OUTPUTS[rows] at a time."""
-    x, x_row, w, w_row, w_last, groups, count, ahead, pace, sums, sums_row = arguments
+    x, x_row, w, w_row, w_last, groups, count, ahead, pace, sums, sums_row, carry, begins, ends = arguments
     outputs = simd.const(OUTPUTS[rows])
     turns = b.sdiv(b.add(count, b.sub(outputs, simd.const(1))), outputs)
     with cgutils.for_range(b, turns) as loop:
         at = b.mul(loop.index, outputs)
         place, target = b.add(w, b.mul(at, w_row)), b.add(sums, b.mul(at, simd.const(4)))
         soon = b.add(ahead, b.mul(b.mul(loop.index, groups), pace))
-        _emit_block(b, name, rows, (x, x_row, place, w_row, w_last, groups, soon, pace, target, sums_row))
+        kept = b.add(carry, b.mul(loop.index, simd.const(OUTPUTS[rows] * rows * VECTOR)))
+        stretch = (kept, begins, ends)
+        _emit_block(b, name, rows, (x, x_row, place, w_row, w_last, groups, soon, pace, target, sums_row), stretch)
 
 
-def _emit_block(b: Any, name: str, rows: int, arguments: Any) -> None:
-    """Emit sums[m, r] of `rows` rows and OUTPUTS[rows] outputs."""
+def _emit_block(b: Any, name: str, rows: int, arguments: Any, stretch: Any) -> None:
+    """Emit sums[m, r] of `rows` rows and OUTPUTS[rows] outputs, or the part that a stretch of inputs adds to them."""
+    carry, begins, ends = stretch
     x, x_row, w, w_row, w_last, groups, ahead, pace, sums, sums_row = arguments
     outputs, size, group = OUTPUTS[rows], simd.size(name), group_size(name)
     parts, step = group // simd.LANES, simd.const(group * size)
@@ -87,10 +91,16 @@ def _emit_block(b: Any, name: str, rows: int, arguments: Any) -> None:
         place = b.add(w, b.mul(w_row, simd.const(r)))
         w_rows.append(b.select(b.icmp_unsigned("<", place, w_last), place, w_last))
 
+    # The next outputs come to the first-level cache whole. Of what is further ahead, one line a group comes to the
+    # second level, however many there are: the processor takes it for a sequence, and fetches those between by itself.
+    # Asking for all of them would keep the few places for misses busy, for which the loads of weights at hand wait too.
+    next_rows = [b.add(row, b.mul(w_row, simd.const(outputs))) for row in w_rows]
+
     def add(index: Any, totals: list[Any]) -> list[Any]:
-        totals, at, soon = list(totals), b.mul(index, step), b.add(ahead, b.mul(index, pace))
-        for r in range(outputs):
-            simd.prefetch(b, soon, simd.const(LINE * r))
+        totals, at = list(totals), b.mul(index, step)
+        simd.prefetch(b, ahead, b.mul(index, pace), level=2)
+        for row in next_rows:
+            simd.prefetch(b, row, at, level=1)
         raw = [simd.load(b, row, at, _storage(name), size) for row in w_rows]
         weights = [_parts(b, stored, name) for stored in raw]
         for part in range(parts):
@@ -102,8 +112,23 @@ def _emit_block(b: Any, name: str, rows: int, arguments: Any) -> None:
                     totals[place] = simd.fma(b, value, weights[r][part], totals[place])
         return totals
 
-    final = simd.counted(b, groups, [simd.splat_float(0.0)] * (rows * outputs), add)
-    _emit_store(b, rows, outputs, final, sums, sums_row)
+    places = [simd.const(VECTOR * n) for n in range(rows * outputs)]
+    with b.if_else(b.icmp_signed("!=", begins, simd.const(0))) as (zero, go_on):
+        with zero:
+            at_zero = b.block
+        with go_on:
+            known, at_known = [simd.load(b, carry, place, simd.VF32, LINE) for place in places], b.block
+    totals = [b.phi(simd.VF32) for _ in places]
+    for phi, value in zip(totals, known, strict=True):
+        phi.add_incoming(simd.splat_float(0.0), at_zero)
+        phi.add_incoming(value, at_known)
+    final = simd.counted(b, groups, totals, add)
+    with b.if_else(b.icmp_signed("!=", ends, simd.const(0))) as (whole, part):
+        with whole:
+            _emit_store(b, rows, outputs, final, sums, sums_row)
+        with part:
+            for value, place in zip(final, places, strict=True):
+                simd.store(b, value, carry, place, LINE)
 
 
 def _emit_store(b: Any, rows: int, outputs: int, totals: list[Any], sums: Any, sums_row: Any) -> None:
@@ -124,13 +149,16 @@ def _make_sums(name: str) -> Any:
     @intrinsic
     def sums_of(
         _: Any, rows: Any, x: Any, x_row: Any, w: Any, w_row: Any, w_last: Any, groups: Any, count: Any, ahead: Any,
-        pace: Any, sums: Any, sums_row: Any
+        pace: Any, sums: Any, sums_row: Any, carry: Any, begins: Any, ends: Any
     ) -> Any:  # fmt: skip
         """Write sums [rows, count] float32, and a few after each row; rows in 1 .. ROWS, distances in bytes.
 
-        x and w are whole groups of inputs, `groups` of them, at least one.
+        x and w are whole groups of inputs, `groups` of them, at least one. They may come in stretches, one call each:
+        `begins` is 1 in the first, `ends` in the last, which writes the sums. In between their lanes are in `carry`,
+        VECTOR bytes for each row and output, outputs up to a whole block.
 
-        What lies at the address `ahead` and after it comes to the second-level cache meanwhile, `pace` bytes a group.
+        What lies at the address `ahead` and after it comes to the second-level cache meanwhile, a line every `pace`
+        bytes and what the processor adds to them.
         """
 
         def emit(b: Any, values: Any) -> None:
@@ -144,7 +172,7 @@ def _make_sums(name: str) -> Any:
                 b.branch(done)
             b.position_at_end(done)
 
-        return simd.procedure(12, emit)
+        return simd.procedure(15, emit)
 
     return sums_of
 

@@ -30,7 +30,9 @@ ROW_CHUNK: Final = 256  # rows a call: bounds the float32 copy of x, keeps it in
 PANEL: Final = 48  # outputs that all rows go through before the next ones, and of which a thread has whole ones
 _ALIGN: Final = 64
 _SUMS_ROW: Final = (PANEL + simd.LANES) * 4  # bytes
-SUMS_BYTES: Final = blocks.ROWS * _SUMS_ROW
+_CARRY: Final = blocks.ROWS * _SUMS_ROW
+SUMS_BYTES: Final = _CARRY + max(n * (PANEL + blocks.OUTPUTS[n]) for n in range(1, blocks.ROWS + 1)) * blocks.VECTOR
+STRETCH: Final = 24 * 1024  # bytes of the rows of a block that all outputs of a panel read: a half of the nearest cache
 
 KINDS: Final = {getattr(torch, name): index for index, name in enumerate(blocks.NAMES)}
 _OUTPUTS: Final = blocks.OUTPUTS
@@ -68,12 +70,23 @@ def spread_rows(kind: int, x: int, x_row: int, rows: int, inputs: int, wide: int
 @njit(nogil=True, error_model="numpy")
 def _sums(kind: int, rows: int, x: int, x_row: int, w: int, w_row: int, w_last: int, groups: int, count: int,
           ahead: int, pace: int, sums: int) -> None:  # fmt: skip
-    if kind == _BF16:
-        _sums_bf16(rows, x, x_row, w, w_row, w_last, groups, count, ahead, pace, sums, _SUMS_ROW)
-    elif kind == _F32:
-        _sums_f32(rows, x, x_row, w, w_row, w_last, groups, count, ahead, pace, sums, _SUMS_ROW)
-    elif _HALF:
-        _sums_f16(rows, x, x_row, w, w_row, w_last, groups, count, ahead, pace, sums, _SUMS_ROW)
+    """Write the sums of a block of rows, in stretches of inputs that keep the rows in the nearest cache."""
+    outputs, group = _OUTPUTS[rows], _GROUPS[kind]
+    turns, most = (count + outputs - 1) // outputs, max(1, STRETCH // (rows * group * 4))
+    stretches, done, carry = (groups + most - 1) // most, 0, sums + _CARRY
+    for n in range(stretches):
+        some = groups * (n + 1) // stretches - done
+        begins, ends, soon = int(n == 0), int(n == stretches - 1), ahead + turns * done * pace
+        if kind == _BF16:
+            _sums_bf16(rows, x + done * group * 4, x_row, w + done * group * 2, w_row, w_last + done * group * 2, some,
+                       count, soon, pace, sums, _SUMS_ROW, carry, begins, ends)  # fmt: skip
+        elif kind == _F32:
+            _sums_f32(rows, x + done * group * 4, x_row, w + done * group * 4, w_row, w_last + done * group * 4, some,
+                      count, soon, pace, sums, _SUMS_ROW, carry, begins, ends)  # fmt: skip
+        elif _HALF:
+            _sums_f16(rows, x + done * group * 4, x_row, w + done * group * 2, w_row, w_last + done * group * 2, some,
+                      count, soon, pace, sums, _SUMS_ROW, carry, begins, ends)  # fmt: skip
+        done += some
 
 
 @njit(nogil=True, error_model="numpy")

@@ -1,0 +1,1 @@
+"""The op `selective_scan`: the state space of Mamba-1."""
