@@ -1,4 +1,4 @@
-"""What targets with recurrent layers cost: a verify step beside a model of attention alone, prompts beside transformers.
+"""What targets with recurrent layers cost: a verify step beside attention alone, prompts beside transformers.
 
 Random models of one width and number of layers, in float32 on a CPU; arms take turns in one process, and minima count.
 """

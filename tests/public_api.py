@@ -21,6 +21,7 @@ PUBLIC = {
         *(f"specdec_core.{name}" for name in ("hookspecs", "protocols", "draft", "traits", "context", "noise")),
         *(f"specdec_core.{name}" for name in ("metrics", "stats", "errors", "sources", "markers", "late_hooks")),
         "specdec_core.token_tree",
+        "specdec_core.first_layers",
         "specdec_core.cache_file",
         *(f"specdec_core.registry.{name}" for name in ("groups", "record", "catalog", "loaded", "loader", "kernels")),
         *(f"specdec_core.config.{name}" for name in ("speculative", "resolve", "rope", "remote_code", "checkpoint")),

@@ -112,7 +112,7 @@ class Reader:
         else:
             assert words[0] == "python", command
             program, environment = [sys.executable, *words[1:]], {**os.environ, **self.environment()}
-            done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=300)
+            done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
         assert_shown(shown, done.stdout, command)
 

@@ -28,6 +28,9 @@ MOST_PARAMETERS = 8
 MAY_TAKE_MORE = {
     "nn/src/specdec_nn/ops/": "kernels, until descriptors take the place of their arguments",
     "nn/src/specdec_nn/hf/binding.py:_attention": "what transformers calls, with the arguments of an op",
+    "nn/src/specdec_nn/hf/mixers.py:delta_rule": "transformers' signature",
+    "nn/src/specdec_nn/hf/mixers.py:chunk_scan": "transformers' signature",
+    "nn/src/specdec_nn/hf/mixers.py:selective_scan": "transformers' signature",
     "engine/src/specdec_engine/llm.py:__init__": "vLLM's signature",
     "engine/src/specdec_engine/vllm_api/calls.py:chat": "vLLM's signature",
     "engine/src/specdec_engine/cli.py:generate": "the options of a command, which typer reads from the signature",

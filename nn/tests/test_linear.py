@@ -93,6 +93,18 @@ def test_a_weight_is_read_where_it_lies_and_what_is_written_to_it_counts(dtype):
     assert torch.equal(linear(x, packed), 2 * before)
 
 
+@pytest.mark.parametrize("inputs", [1536, 5001])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_too_long_for_the_nearest_cache_has_the_same_bits_in_company(dtype, inputs):
+    packed, x = make(50, inputs, dtype), rows(9, inputs, dtype)
+    assert max(linear_numba.STRETCH // (8 * 4), 16) < inputs, "eight rows go through their inputs in stretches"
+    alone = torch.cat([linear(x[r : r + 1], packed) for r in range(9)])
+    for count in (2, 5, 8, 9):
+        assert torch.equal(linear(x[:count], packed), alone[:count])
+    exact = (x.double() @ packed.weight.double().T + packed.bias.double()).to(dtype)
+    torch.testing.assert_close(alone, exact, rtol=2e-2 if dtype is not torch.float32 else 1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("shape", [(50, 33), (49, 64), (7, 224)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_of_a_wider_weight_and_transposed_ones_give_the_same_bits(dtype, shape):
@@ -108,7 +120,20 @@ def test_nothing_past_the_last_output_is_written():
     packed, x = make(50, 16, torch.bfloat16), rows(3, 16, torch.bfloat16)
     room = torch.full((5, 50), 7.0, dtype=torch.bfloat16)
     form = linear_numba.pack(packed)
-    own = (form.kind, 2, x.data_ptr(), 32, form.weight_at, form.row, form.bias_at, room[1].data_ptr(), 3, 16, 50)
+    own = (
+        form.panel,
+        form.kind,
+        2,
+        x.data_ptr(),
+        32,
+        form.weight_at,
+        form.row,
+        form.bias_at,
+        room[1].data_ptr(),
+        3,
+        16,
+        50,
+    )
     team.RUN(form.worker, *own)
     assert torch.equal(room[1:4], linear(x, packed))
     assert (room[0] == 7).all() and (room[4] == 7).all()

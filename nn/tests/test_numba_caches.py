@@ -62,6 +62,26 @@ print(times(7), sum(times.stats.cache_hits.values()))
 """
 
 
+CALLERS = """
+from specdec_nn.ops.cpu import jit
+jit.CORE.stamp = None  # no cache, since code from one has no text to be read
+from specdec_nn.fused import kernel
+from specdec_nn.ops.linear import numba as linear
+from specdec_nn.ops.attention import numba as attention
+def text(made):
+    return made._library.get_llvm_str()
+tile, task = "llvm.prefetch", "take_branches"
+assert tile in text(linear.panel()) and task in text(attention.task())
+for caller in (linear._compiled(), kernel.worker()):
+    assert tile not in text(caller) and task not in text(caller)
+"""
+
+
+def test_the_products_of_linear_and_attention_are_compiled_once_and_not_again_in_the_fused_pass() -> None:
+    child = subprocess.run([sys.executable, "-c", CALLERS], capture_output=True, text=True, timeout=300)
+    assert child.returncode == 0, child.stderr
+
+
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
     """Return a function that imports a package of one kernel anew, as a new process would."""

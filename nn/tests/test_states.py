@@ -133,7 +133,7 @@ def test_rows_that_would_take_a_snapshot_back_are_refused_with_both_places() -> 
     pool = StatePool()
     slot = pool.take()
     pool.step([0], [6], [slot], [0], np.array([4]))
-    with pytest.raises(ValueError, match="begin behind 3 others, .* behind 4, with 2 rows logged"):
+    with pytest.raises(ValueError, match=r"begin behind 3 others, .* behind 4, with 2 rows logged"):
         pool.step([0], [1], [slot], [3], np.array([4]))
     pool.step([0], [1], [slot], [6], np.array([7]))
     with pytest.raises(ValueError, match="begin behind 9 others"):

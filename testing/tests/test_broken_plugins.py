@@ -43,8 +43,6 @@ SMALL = {"families": ("llama",), "ks": (2,), "max_tokens": 4}
 METHODS = {name: plugin for name, (_, plugin) in broken_methods.BROKEN.items()}
 for name, plugin in {**METHODS, **broken_methods.GOOD}.items():
     values = {"method": "mine", "options": {}, "plugins": {"mine": plugin}}
-    if name == "GoodDrawn":
-        values["options"] = {"rejection_sample_method": "coupled"}
     add("Method", name, MethodContract, **SMALL, **{key: fixture(value) for key, value in values.items()})
 for name, (_, plugin) in broken_others.VERIFIERS.items():
     add("Verifier", name, VerifierContract, verifier=fixture("mine"), plugins=fixture({"mine": plugin}))

@@ -370,7 +370,9 @@ def test_a_command_that_is_not_installed_is_named_with_its_distribution(monkeypa
     monkeypatch.setattr(cli.Catalog, "discover", classmethod(lambda kind: kind()))
     for name, said in {
         "generate": "comes with specdec-engine, which is not installed: pip install specdec-engine",
+        "tune": "comes with specdec-engine, which is not installed: pip install specdec-engine",
+        "plugins doctor --pair": "the command 'pair' comes with specdec-engine, which is not installed",
         "explan": "there is no command 'explan'; did you mean 'explain'?",
     }.items():
-        assert cli.main([name, "model"]) == 2
+        assert cli.main([*name.split(), "model"]) == 2
         assert said in capsys.readouterr().err

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from specdec_core.config.recurrent import RecurrentStates, states_of
+from specdec_core.config.resolve import resolve
+from specdec_core.errors import ConfigError
+from specdec_core.sources import TargetInfo
 
 QWEN3_NEXT: dict[str, Any] = {  # Qwen3-Next-80B-A3B
     "num_hidden_layers": 48,
@@ -35,6 +39,17 @@ STRANGER = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_at
 )
 def test_layers_and_bytes_follow_from_the_configuration(config: dict[str, Any], states: RecurrentStates | None) -> None:
     assert states_of(config) == states
+
+
+def test_a_method_that_drafts_trees_is_refused_for_a_target_with_recurrent_layers(
+    site: Any, method: Any, target: TargetInfo
+) -> None:
+    site.proposer("alpha", method(traits="shape='tree'"))
+    site.verifiers("coupled", "standard")
+    config, hybrid = {"method": "alpha", "num_speculative_tokens": 3}, replace(target, hf_config=QWEN3_NEXT)
+    assert resolve(config, target, site.registry()).traits.shape == "tree"
+    with pytest.raises(ConfigError, match=r"alpha is set up to draft trees, .*set alpha up for chains"):
+        resolve(config, hybrid, site.registry())
 
 
 def test_a_line_for_people_names_both_sizes_or_says_that_they_are_not_known() -> None:

@@ -224,7 +224,7 @@ def _compose(
 
 def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels, tokenizer: Any | None) -> Target:
     flat = FlatModel(model, info.num_layers, info.vocab_size, kernels)
-    check_config(model.config, info.max_model_len, by_row=flat.row_tables is not None)
+    check_config(model.config, info.max_model_len, by_row=flat.row_tables is not None, states=True)
     default_chunk = FIXED_WIDTH_CHUNK if limits.decode_width is not None else CPU_CHUNK
     return Target(
         flat,

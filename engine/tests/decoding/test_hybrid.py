@@ -12,15 +12,20 @@ import pytest
 import torch
 from runs import VOCAB, ControllerPlugin, VaryingController, ids_of, params, prompts, run, stubs, target
 
+from specdec_core.config.recurrent import states_of
 from specdec_core.draft import BatchView
 from specdec_core.errors import ConfigError, TargetError
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
 from specdec_engine import LLM, SamplingParams
 from specdec_nn.cache.states import StatePool, StateStep
 from specdec_nn.hf.mixers import Mixer
+from specdec_nn.hf.model import FlatModel
+from specdec_nn.hf.probe import probe
 from specdec_testing.recording import RecordingProposer
 from specdec_testing.stubs import Garbage, Perfect, Stub, rng_of_text, stub_plugin
 from specdec_testing.targets import tiny_target
-from specdec_testing.trees import PerfectTree
+from specdec_testing.trees import GarbageTree
 
 FIRST = ("lfm2", "qwen3_next")
 OTHERS = ("qwen3_5", "jamba", "falcon_h1", "bamba", "granitemoehybrid", "zamba2")
@@ -80,7 +85,7 @@ def test_k_that_varies_by_step_a_preemption_and_batches_of_all_sizes_change_noth
         stub = Mixed.of_run(texts, plain)
         spec = run(
             model, texts[:size], sampling[:size], stub, k=6, config={"controller": "varying"}, plugins=plugins,
-            kv_cache_tokens=96 if size < 4 else 256, max_num_seqs=5, prefill_chunk_size=7,
+            kv_cache_tokens=96 if size < 4 else 128, max_num_seqs=5, prefill_chunk_size=7,
         )  # fmt: skip
         assert ids_of(spec) == alone[:size]
     assert any(reason == "preempted" for _, reason in stub.finished)
@@ -89,15 +94,16 @@ def test_k_that_varies_by_step_a_preemption_and_batches_of_all_sizes_change_noth
 @families
 def test_the_state_after_fifty_rounds_is_that_of_a_fresh_pass_over_the_committed_ids(family: str) -> None:
     model, texts = target(family), prompts((12, 30))
-    sampling = params(2, 0.0, 130)
+    sampling = params(2, 0.0, 260)
     plain = run(model, texts, sampling)
     stub, states, ids, committed = Mixed.of_run(texts, plain), [], [], []
     config, plugins = {"method": "stub", "num_speculative_tokens": 4}, {"stub": stub_plugin(stub)}
     with LLM(hf_model=model, speculative_config=config, plugins=plugins) as llm:
         engine = llm._engine
         engine.submit(texts, sampling)
-        while stub.calls < 50:
+        for _ in range(52):
             engine.step()
+        assert stub.calls >= 50 and len(engine.scheduler.running) == 2
         for request in engine.scheduler.running:  # one more row for each, so that no accepted one is still logged
             request.max_draft = 0
         engine.step()
@@ -126,15 +132,13 @@ def snapshots(pool: StatePool | None, slot: int) -> dict[tuple[int, int], torch.
 
 
 @pytest.mark.parametrize("family", ["mamba", "lfm2", "qwen3_next"])
-def test_wrong_drafts_leave_nothing_behind_in_a_recurrent_state(family: str) -> None:
-    # mlx-lm#1446: wiped or failing; a state with rejected rows in it gives another text from the next step on.
+def test_wrong_drafts_leave_nothing_behind_in_a_recurrent_state_row_53(family: str) -> None:
     model, texts, sampling = tiny_target(family), prompts((9,)), params(1)
     llm = {"max_model_len": 128}
     assert ids_of(run(model, texts, sampling, Garbage(VOCAB), k=3, **llm)) == ids_of(run(model, texts, sampling, **llm))
 
 
-def test_a_request_that_is_closed_between_draft_and_end_leaves_the_next_one_a_clean_state() -> None:
-    # mlx-lm#1528
+def test_a_request_that_is_closed_between_draft_and_end_leaves_the_next_one_a_clean_state_row_52() -> None:
     model, texts, sampling = target("qwen3_next"), prompts((9, 20)), params(2)
     plain = run(model, texts, sampling)
     config = {"method": "stub", "num_speculative_tokens": 4}
@@ -150,7 +154,6 @@ def test_a_request_that_is_closed_between_draft_and_end_leaves_the_next_one_a_cl
 
 
 def test_a_step_without_drafts_after_accepted_ones_begins_at_the_accepted_state() -> None:
-    # vLLM #39273: it read the state of the block before the accepted rows.
     class Every(Perfect):
         def row(self, batch: BatchView, i: int) -> Sequence[int]:
             return super().row(batch, i)[:3] if self.calls % 2 else ()
@@ -208,8 +211,8 @@ def test_log_probabilities_of_prompt_and_output_are_those_of_plain_decoding(fami
 
 
 def test_a_method_that_drafts_trees_is_refused_with_what_to_do() -> None:
-    config, plugins = {"method": "stub", "num_speculative_tokens": 4}, {"stub": stub_plugin(PerfectTree({}))}
-    with pytest.raises(ConfigError, match="stub is set up to draft trees, .* set stub up for chains"):
+    config, plugins = {"method": "stub", "num_speculative_tokens": 4}, {"stub": stub_plugin(GarbageTree(VOCAB))}
+    with pytest.raises(ConfigError, match=r"stub is set up to draft trees, .*set stub up for chains"):
         LLM(hf_model=target("lfm2"), speculative_config=config, plugins=plugins)
 
 
@@ -275,6 +278,15 @@ def test_positions_stay_what_was_set_and_states_are_logged_and_counted(caplog: p
         in text
     )
     assert "keep recurrent states, so no prefix is reused" in text
+
+
+@pytest.mark.parametrize("family", [*FIRST, *OTHERS, "mamba", "olmo_hybrid"])
+def test_the_sizes_that_explain_prints_are_those_of_the_loaded_model(family: str) -> None:
+    model = tiny_target(family)
+    flat = FlatModel(model, model.config.num_hidden_layers, VOCAB, Registry(Catalog.discover()).kernels)
+    probe(flat)
+    states = states_of(model.config.to_dict())
+    assert states is not None and (states.each, states.each_row) == (flat.state_bytes, flat.state_row_bytes)
 
 
 def test_no_prefix_is_taken_over_from_another_request() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from dflash_layouts import EVERY, Layout
 from dflash_replay import agreement, watched
+from second_layouts import SECONDS
 from torch import Tensor
 
 from specdec_engine import LLM, SamplingParams
@@ -110,3 +111,24 @@ def test_a_prompt_in_one_piece_and_in_chunks_gives_the_same_drafts(tmp_path: Pat
         drafts = recorder.inner.drafts  # type: ignore[attr-defined]
         seen.append([draft.tokens.tolist() for draft in drafts if len(draft.tokens)])
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("name", ["DFlash2", "LiLiCorr, narrower, convolutions", "Domino, shifted"])
+def test_preempted_and_switched_off_heads_that_walk_answer_as_plain_decoding_does(name: str, tmp_path: Path) -> None:
+    """Greedy and sampled requests side by side; three are too many to draft for, and there is room for two of them."""
+    model = tiny_target("llama", num_hidden_layers=8)
+    keys = {"num_speculative_tokens": 4, "disable_by_batch_size": 2}
+    config = {"method": "dflash", "model": SECONDS[name].save(tmp_path / "head"), **keys}
+    prompts = [{"prompt_token_ids": ids} for ids in ([5, 6, 7], list(range(9, 33)), [40])]
+    sampling = [
+        SamplingParams(temperature=t, max_tokens=8 * (i + 1), ignore_eos=True, seed=i)
+        for i, t in enumerate((0.0, 0.9, 0.0))
+    ]
+    texts, drafted = [], 0
+    for speculative in (None, config):
+        with LLM(hf_model=model, speculative_config=speculative, strict=True, kv_cache_tokens=64) as llm:
+            results = llm.generate(prompts, sampling)
+        texts.append([result.outputs[0].token_ids for result in results])
+        drafted += sum(result.metrics.drafted for result in results)
+    assert texts[0] == texts[1]
+    assert drafted > 20

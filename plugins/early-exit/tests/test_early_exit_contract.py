@@ -73,15 +73,9 @@ def test_every_draft_is_what_the_formulas_say_over_chunks_rejections_pauses_and_
     built = build(subject(exit_layer=exit_layer), target.info, 4)
     checked = Checked(built.proposer(target), Oracle(model, exit_layer))
     driver = Driver(checked, built.resolved.traits, target)
-    changes = [
-        {
-            "accept": ((0, 4, 1), (4,), (2, 0, 3))[i % 3],
-            "off": frozenset(((), (1, 2))[i % 2]),
-            "preempt": (None, 3)[i % 2],
-        }
-        for i in range(6)
-    ]
-    driver.run([replace(s, **more) for s, more in zip(script_batch(6, 0, 128, 4), changes, strict=True)])
+    accept, off = ((0, 4, 1), (4,), (2, 0, 3)), (frozenset(), frozenset((1, 2)))
+    changes = [{"accept": accept[i % 3], "off": off[i % 2], "preempt": (None, None, 3)[i % 3]} for i in range(8)]
+    driver.run([replace(s, **more) for s, more in zip(script_batch(8, 0, 128, 4), changes, strict=True)])
     assert driver.problems == []
     assert checked.compared > 40 and checked.oracle.margin > 1e-4
 

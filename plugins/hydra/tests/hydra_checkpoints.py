@@ -63,12 +63,12 @@ def random_heads(
     def linear(out: int, into: int, gain: float = 1.0) -> Linear:
         return draw(out, into, gain=gain), draw(out)
 
-    heads = []
+    heads, gain = [], 4.0 if layers == 1 else 4.0 / 2**layers  # each block makes states about twice as large
     for number in range(count):
         first = linear(width, width * (number + 2), 2.0) if grounded else linear(width, width, 2.0)
         shared = linear(width, width, 2.0) if grounded else first
         residual = linear(width, width * (number + 2), 2.0) if grounded else None
-        heads.append(Head((first, *[shared] * (layers - 1)), residual, linear(rows, width, 4.0)))
+        heads.append(Head((first, *[shared] * (layers - 1)), residual, linear(rows, width, gain)))
     return Heads(tuple(heads), None if prefix is None else _prefix(prefix, draw))
 
 

@@ -212,5 +212,5 @@ def test_preempted_and_switched_off_it_answers_as_plain_decoding_does(keys: dict
 
 def test_only_the_tensors_that_draft_are_read(tmp_path: Path) -> None:
     proposer, _, target = built(written("every copy", tmp_path / "x"), num_speculative_tokens=1)
-    assert len(proposer._plan._speculator._cell.projections) == 1
+    assert len(proposer._plan._network._cell.projections) == 1
     assert target.dtype == TARGET.dtype

@@ -71,7 +71,7 @@ def test_keys_of_all_trainers_are_spelled_as_vllm_spells_them() -> None:
 
 def test_tied_heads_are_kept_once_and_the_first_projection_stands_alone(tmp_path: Path) -> None:
     for name in ("tied, every copy", "tied, stored once"):
-        heads = built(LAYOUTS[name].save(tmp_path / name))[0]._plan._speculator._heads
+        heads = built(LAYOUTS[name].save(tmp_path / name))[0]._plan._network._heads
         assert len(heads) == 4
         assert len({id(head.output) for head in heads}) == 1
         assert len({id(head.projection) for head in heads[1:]}) == 1
@@ -83,14 +83,14 @@ def test_tied_heads_are_kept_once_and_the_first_projection_stands_alone(tmp_path
 def test_the_lowest_copy_that_is_there_counts(tmp_path: Path) -> None:
     layout = LAYOUTS["tied, every copy"]
     kept = {n: t for n, t in layout.tensors.items() if ".0." not in n or ".proj." in n}
-    heads = built(save(tmp_path / "x", kept, layout.settings))[0]._plan._speculator._heads
+    heads = built(save(tmp_path / "x", kept, layout.settings))[0]._plan._network._heads
     assert torch.equal(heads[0].embedding, layout.tensors["speculator.emb.1.weight"])
 
 
 def test_only_the_heads_that_draft_are_read(tmp_path: Path) -> None:
     model = LAYOUTS["seven heads"].save(tmp_path / "x")
-    assert len(built(model, num_speculative_tokens=2)[0]._plan._speculator._heads) == 2
-    assert len(built(model, top_k_tokens_per_head=[2, 2, 2])[0]._plan._speculator._heads) == 3
+    assert len(built(model, num_speculative_tokens=2)[0]._plan._network._heads) == 2
+    assert len(built(model, top_k_tokens_per_head=[2, 2, 2])[0]._plan._network._heads) == 3
 
 
 @pytest.mark.parametrize(
@@ -112,5 +112,5 @@ def test_k_of_a_tree_is_the_most_nodes_that_it_can_have(keys: dict[str, Any], k:
 def test_weights_take_the_targets_dtype(tmp_path: Path) -> None:
     tensors = {name: tensor.to(torch.bfloat16) for name, tensor in tensors_of(random_weights()).items()}
     proposer, _, target = built(save(tmp_path / "x", tensors, config()))
-    state = proposer._plan._speculator.step(0, torch.randn(3, WIDTH).to(target.dtype), torch.tensor([1, 2, 3]))
+    state = proposer._plan._network.step(0, torch.randn(3, WIDTH).to(target.dtype), torch.tensor([1, 2, 3]))
     assert state.dtype == target.dtype

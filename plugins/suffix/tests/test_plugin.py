@@ -18,7 +18,7 @@ from specdec_plugin_suffix import cache_file
 from specdec_plugin_suffix.forest import DISTRIBUTION, OP
 from specdec_plugin_suffix.kernels import reference
 from specdec_plugin_suffix.options import SuffixOptions, SuffixRequestOptions
-from specdec_plugin_suffix.plugin import SHARES
+from specdec_plugin_suffix.traits import SHARES
 from specdec_testing.contract import ProposerContract
 from specdec_testing.identity import IdentityContract, assert_same_output, drafted
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 
 class Oracle:
     """For each id the candidates that the target last showed after it, [(id, log-probability)], best first."""
@@ -73,3 +75,16 @@ class Oracle:
             nodes.append((child, place - 1, math.exp(score)))
             made.append((child, score, self.after(made[place][0], child)))
         return nodes
+
+
+def step(rng, vocabulary, n, size):
+    """Rows of one step: some ids twice, some candidates outside the vocabulary or missing."""
+    tokens = rng.integers(0, vocabulary + 1, size).astype(np.int32)
+    parents = np.array([-1, *(rng.integers(0, i) for i in range(1, size))], np.int32)
+    accepted = rng.random(size) < 0.5
+    accepted[0] = True
+    top = np.stack([rng.permutation(vocabulary + 2)[:n] for _ in range(size)]).astype(np.int32)
+    logprobs = np.sort(np.log(rng.dirichlet(np.ones(n + 1), size)[:, :n]), axis=1)[:, ::-1].astype(np.float32)
+    top[rng.random((size, n)) < 0.05] = -1
+    logprobs[rng.random((size, n)) < 0.02] = -np.inf
+    return tokens, parents, accepted, top, np.ascontiguousarray(logprobs)

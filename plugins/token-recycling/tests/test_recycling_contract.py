@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from recycling_oracle import step
 
 from specdec_testing.contract import ProposerContract
 from specdec_testing.identity import IdentityContract
+from specdec_testing.kernel import KernelContract
 
 FORMS = {
     "dynamic": {"shared": False},
@@ -65,3 +68,27 @@ class TestIdentityOfStaticTreesAndChains(IdentityContract):
     @pytest.fixture(params=["static", "chain"])
     def options(self, request):
         return FORMS[request.param]
+
+
+class TestTable(KernelContract):
+    """A call makes a table, shows it some steps, and returns what it then drafts and holds."""
+
+    tolerance = 1e-6
+
+    @pytest.fixture
+    def op(self):
+        return "recycling_table"
+
+    @pytest.fixture
+    def cases(self):
+        rng = np.random.default_rng(0)
+        sizes = [(vocabulary, n, pairs) for vocabulary, n in ((3, 2), (30, 4)) for pairs in (0, 64)]
+        return [(*size, [step(rng, size[0], size[1], 9) for _ in range(20)]) for size in sizes]
+
+    def call(self, kernel, arguments):
+        vocabulary, n, pairs, steps = arguments
+        table, out, confidence = kernel(vocabulary, n, pairs), np.zeros((2, 9), np.int32), np.zeros(9, np.float32)
+        for rows in steps:
+            table.learn(1, rows)
+        count = table.grow((1, 2), 9, 0.0, out, confidence, 0)
+        return out[:, :count], confidence[:count], table.contents()

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from recycling_oracle import Oracle
+from recycling_oracle import Oracle, step
 
 from specdec_plugin_token_recycling.kernels.numba import Table as Compiled
 from specdec_plugin_token_recycling.kernels.reference import Table as Reference
@@ -23,19 +23,6 @@ def drafted(call, most):
     assert out[:, 0].tolist() == [-7, -7] and (out[:, 1 + count :] == -7).all() and confidence[0] == -7
     used = slice(1, 1 + count)
     return list(zip(out[0, used].tolist(), out[1, used].tolist(), confidence[used].tolist(), strict=True))
-
-
-def step(rng, vocabulary, n, size):
-    """Rows of one step: some ids twice, some candidates outside the vocabulary or missing."""
-    tokens = rng.integers(0, vocabulary + 1, size).astype(np.int32)
-    parents = np.array([-1, *(rng.integers(0, i) for i in range(1, size))], np.int32)
-    accepted = rng.random(size) < 0.5
-    accepted[0] = True
-    top = np.stack([rng.permutation(vocabulary + 2)[:n] for _ in range(size)]).astype(np.int32)
-    logprobs = np.sort(np.log(rng.dirichlet(np.ones(n + 1), size)[:, :n]), axis=1)[:, ::-1].astype(np.float32)
-    top[rng.random((size, n)) < 0.05] = -1
-    logprobs[rng.random((size, n)) < 0.02] = -np.inf
-    return tokens, parents, accepted, top, np.ascontiguousarray(logprobs)
 
 
 @backends

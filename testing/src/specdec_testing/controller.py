@@ -112,7 +112,7 @@ class ControllerContract(PackagingContract, promises=True):
     """
 
     page: ClassVar[str] = "docs/controllers.md"
-    kind: ClassVar[Kind] = "extension"
+    plugin_kind: ClassVar[Kind] = "extension"
     stage: ClassVar[int] = 2
 
     @pytest.fixture

@@ -15,7 +15,7 @@ from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.importing import import_object
 from specdec_core.registry.kernels import REFERENCE, TRITON
 from specdec_testing.comparing import difference, frozen
-from specdec_testing.guard import Contract
+from specdec_testing.guard import Contract, foundation
 
 Kernel = Callable[..., Any]
 
@@ -56,11 +56,13 @@ class KernelContract(Contract, promises=True):
         """Return what a kernel makes of one case. For ops that are more than one call to override."""
         return kernel(*arguments)
 
+    @foundation
     def test_an_op_has_a_reference(self, op: str, backends: Mapping[str, Kernel]) -> None:
         """The op has an entry point OP.reference, which is its definition, and at least one other backend runs here."""
         assert REFERENCE in backends, f"no entry point {op}.{REFERENCE} is installed; there are {sorted(backends)}"
         assert len(backends) > 1, f"{op} has no other backend that runs here, so nothing is compared"
 
+    @foundation
     def test_backends_take_the_arguments_of_the_reference(self, op: str, backends: Mapping[str, Kernel]) -> None:
         """Every backend has the same parameters in the same order."""
         expected = _parameters(backends[REFERENCE])

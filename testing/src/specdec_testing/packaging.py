@@ -43,11 +43,11 @@ def _imported(kind: Kind, name: str) -> subprocess.CompletedProcess[str]:
 class PackagingContract(SubjectFixtures, Contract, promises=True):
     """The promises of a plugin as a package, of whatever kind. Three of them are skipped for an unpackaged plugin.
 
-    kind  "proposer", "verifier" or "extension"
+    plugin_kind  "proposer", "verifier" or "extension"
     """
 
     page: ClassVar[str] = "docs/plugin-in-ten-minutes.md"
-    kind: ClassVar[Kind] = "proposer"
+    plugin_kind: ClassVar[Kind] = "proposer"
 
     def test_entry_point_is_present_and_named_by_the_rule(self, method: str, plugins: Mapping[str, Any] | None) -> None:
         """The distribution is specdec-plugin-*, its package specdec_plugin_*, and one entry point has the name."""
@@ -62,13 +62,14 @@ class PackagingContract(SubjectFixtures, Contract, promises=True):
     def test_plugin_module_imports_nothing_heavy(self, method: str, plugins: Mapping[str, Any] | None) -> None:
         """Importing the plugin object and reading its options, in a fresh interpreter, loads no torch and the like."""
         record = self._installed(method, plugins)
-        result = _imported(self.kind, record.name)
+        result = _imported(self.plugin_kind, record.name)
         assert result.returncode == 0, result.stderr
         assert result.stdout.strip() == "[]", f"importing {record.value} imports {result.stdout.strip()}"
 
+    @foundation
     def test_hooks_are_marked_and_ask_for_known_arguments(self, method: str, plugins: Mapping[str, Any] | None) -> None:
         """Every specdec_* function is marked as a hook and asks only for arguments that the hook has."""
-        plugin = registry_of(plugins).find(self.kind, method).plugin
+        plugin = registry_of(plugins).find(self.plugin_kind, method).plugin
         for name in [name for name in dir(plugin) if name.startswith("specdec_")]:
             function = getattr(plugin, name)
             mark = getattr(function, "specdec_impl", None)
@@ -89,7 +90,7 @@ class PackagingContract(SubjectFixtures, Contract, promises=True):
     def test_options_are_strict_frozen_and_described(self, method: str, plugins: Mapping[str, Any] | None) -> None:
         """Options refuse unknown keys, cannot be changed, and describe every field."""
         registry = registry_of(plugins)
-        model = registry.call(registry.find(self.kind, method), OPTIONS_HOOKS[self.kind], method=method)
+        model = registry.call(registry.find(self.plugin_kind, method), OPTIONS_HOOKS[self.plugin_kind], method=method)
         if model is None:
             return
         assert model.model_config.get("extra") == "forbid", f"{model.__name__} accepts unknown keys"
@@ -110,7 +111,7 @@ class PackagingContract(SubjectFixtures, Contract, promises=True):
 
     def _installed(self, method: str, plugins: Mapping[str, Any] | None) -> Record:
         """Return the method's record, or skip the test for an unpackaged plugin."""
-        record = registry_of(plugins).catalog.find(self.kind, method)
+        record = registry_of(plugins).catalog.find(self.plugin_kind, method)
         if record.distribution == LOCAL_DISTRIBUTION:
             pytest.skip("an unpackaged plugin has no entry point")
         return record

@@ -44,7 +44,7 @@ class VerifierContract(PackagingContract, promises=True):
     """
 
     page: ClassVar[str] = "docs/losslessness.md"
-    kind: ClassVar[Kind] = "verifier"
+    plugin_kind: ClassVar[Kind] = "verifier"
     stage: ClassVar[int] = 2
     k: ClassVar[int] = 7  # the nodes of the trees
 

@@ -24,16 +24,6 @@ from specdec_core.registry.catalog import Catalog, Record
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 OWN: Final = ("plugins", "explain")
-# Subcommands of distributions of this workspace that need not be installed.
-ELSEWHERE: Final = {
-    "bench": "specdec-engine",
-    "generate": "specdec-engine",
-    "pair": "specdec-engine",
-    "replay": "specdec-engine",
-    "tune": "specdec-engine",
-    "verify": "specdec-engine",
-    "vllm": "specdec-vllm",
-}
 COLOURS: Final = {"error": "31", "warning": "33"}
 
 
@@ -110,11 +100,14 @@ def _refuse_unknown(name: str, commands: Sequence[Record]) -> None:
     known = (*OWN, *(record.name for record in commands))
     if name.startswith("-") or name in known:
         return
-    if name in ELSEWHERE:
-        home = ELSEWHERE[name]
+    from specdec_core.registry.homes import homes
+
+    elsewhere = homes("command")
+    if name in elsewhere:
+        home = elsewhere[name]
         message = f"the command {name!r} comes with {home}, which is not installed: pip install {home}"
         raise ConfigError(message)
-    near = get_close_matches(name, (*known, *ELSEWHERE), 1)
+    near = get_close_matches(name, (*known, *elsewhere), 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     message = f"there is no command {name!r}; {hint}`specdec --help` lists what there is"
     raise ConfigError(message)

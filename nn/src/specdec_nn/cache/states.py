@@ -1,9 +1,9 @@
 """States of recurrent and convolution layers, by request: snapshots that only committed rows change; it runs no layer.
 
-A layer keeps of each request a *snapshot*, the state after the request's first `base` rows, and behind it a *log*: what
-the layer was given at the rows that ran since and may yet be taken back. The next rows of the request tell by where they
-begin how many logged ones were accepted. Those run again, from the log, in front of the new ones: within the layer alone,
-and in the same call. So a rejection costs no pass of its own, and no other layer ever sees a row twice.
+A layer keeps of each request a *snapshot*, the state after the request's first `base` rows, and behind it a *log*:
+what the layer was given at the rows that ran since and may yet be taken back. Where the next rows of the request begin
+tells how many logged ones were accepted. Those run again, from the log, in front of the new ones: within the layer
+alone, and in the same call. So a rejection costs no pass of its own, and no other layer ever sees a row twice.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FIRST_SLOTS: Final = 4
 class StateStep:
     """What one forward does to the states of its segments, the same in every layer.
 
-    A layer runs of each segment its pending rows, from the log, and then its new ones, of which those from `KEEP` on are
-    rows that may be taken back: the snapshot becomes the state before them, and they become the log.
+    A layer runs of each segment its pending rows, from the log, and then its new ones. Of all these the first `KEEP`
+    stay: the snapshot becomes the state after them, and the others, which may be taken back, become the log.
 
-    table     [S, 6] int64: first flat row, new rows, slot, 1 if the request begins here (its state is zero), pending
-              rows, rows that stay (pending ones counted)
+    table     [S, 6] int64: first flat row, new rows, slot, 1 if the request begins here (its state is zero),
+              pending rows, rows that stay (pending ones counted)
     log_rows  the most rows that a log holds afterwards
     """
 
@@ -146,16 +146,13 @@ class StatePool:
 
     def _grow(self, layer: LayerState) -> None:
         """Give a layer as many slots and rows as there are by now."""
-        with torch.inference_mode():
-            parts = [layer.snapshot, *layer.logs]
-            for i, part in enumerate(parts):
-                size = (
-                    (self._capacity, *part.shape[1:]) if i == 0 else (self._capacity, self._log_rows, *part.shape[2:])
-                )
-                grown = part.new_zeros(size)
-                grown[tuple(slice(0, length) for length in part.shape)] = part
-                parts[i] = grown
-            layer.snapshot, layer.logs = parts[0], tuple(parts[1:])
+        parts = [layer.snapshot, *layer.logs]
+        for i, part in enumerate(parts):
+            size = (self._capacity, *part.shape[1:]) if i == 0 else (self._capacity, self._log_rows, *part.shape[2:])
+            grown = part.new_zeros(size)
+            grown[tuple(slice(0, length) for length in part.shape)] = part
+            parts[i] = grown
+        layer.snapshot, layer.logs = parts[0], tuple(parts[1:])
 
     def bytes_per_request(self, log_rows: int) -> int:
         """Return the bytes of a request's states in all layers allocated by now, with logs of so many rows."""

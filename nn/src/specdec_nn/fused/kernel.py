@@ -18,7 +18,8 @@ from specdec_nn.fused import elementwise
 from specdec_nn.fused.product import part, parts, spread
 from specdec_nn.fused.tables import LAYER, layer_at, step_at
 from specdec_nn.ops.attention.call import CALL, call_at
-from specdec_nn.ops.attention.numba import run_merge, run_task
+from specdec_nn.ops.attention.numba import run_merge
+from specdec_nn.ops.cpu import outline
 from specdec_nn.ops.cpu.elements import clear, copy_bytes
 from specdec_nn.ops.cpu.jit import cfunc, njit
 from specdec_nn.ops.cpu.records import integers
@@ -52,7 +53,7 @@ def _project(
         rows = min(ROW_CHUNK, step.rows - r)
         spread(kind, size, x + r * inputs * size, rows, inputs, scratch)
         for t in range(first, end):
-            part(kind, size, scratch, rows, inputs, weight, row, bias, out + r * outputs * size, outputs, t)
+            part(step.panel, kind, size, scratch, rows, inputs, weight, row, bias, out + r * outputs * size, outputs, t)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -67,14 +68,14 @@ def _project_heads(step: Any, layer: Any, block: Any, scratch: int) -> None:
         spread(kind, size, step.normed + r * inputs * size, rows, inputs, scratch)
         for t in range(first, end):
             if t < q_count:
-                part(kind, size, scratch, rows, inputs, layer.q, layer.q_row, layer.q_bias,
+                part(step.panel, kind, size, scratch, rows, inputs, layer.q, layer.q_row, layer.q_bias,
                      step.q + r * q_outputs * size, q_outputs, t)  # fmt: skip
             elif t < q_count + count:
-                part(kind, size, scratch, rows, inputs, layer.k, layer.k_row, layer.k_bias, step.k + at, outputs,
-                     t - q_count)  # fmt: skip
+                part(step.panel, kind, size, scratch, rows, inputs, layer.k, layer.k_row, layer.k_bias, step.k + at,
+                     outputs, t - q_count)  # fmt: skip
             else:
-                part(kind, size, scratch, rows, inputs, layer.v, layer.v_row, layer.v_bias, step.v + at, outputs,
-                     t - q_count - count)  # fmt: skip
+                part(step.panel, kind, size, scratch, rows, inputs, layer.v, layer.v_row, layer.v_bias, step.v + at,
+                     outputs, t - q_count - count)  # fmt: skip
 
 
 @njit(nogil=True, error_model="numpy")
@@ -87,8 +88,21 @@ def _project_gate(step: Any, layer: Any, block: Any, scratch: int) -> None:
         spread(kind, size, step.normed + r * inputs * size, rows, inputs, scratch)
         gate, up = step.gate + r * inner * size, step.up + r * inner * size
         for t in range(first, end):
-            part(kind, size, scratch, rows, inputs, layer.gate, layer.gate_row, layer.gate_bias, gate, inner, t)
-            part(kind, size, scratch, rows, inputs, layer.up, layer.up_row, layer.up_bias, up, inner, t)
+            part(
+                step.panel,
+                kind,
+                size,
+                scratch,
+                rows,
+                inputs,
+                layer.gate,
+                layer.gate_row,
+                layer.gate_bias,
+                gate,
+                inner,
+                t,
+            )
+            part(step.panel, kind, size, scratch, rows, inputs, layer.up, layer.up_row, layer.up_bias, up, inner, t)
             for m in range(rows):
                 at = (m * inner + t * PANEL) * size
                 elementwise.gate(kind, step.activation, gate + at, up + at, min(PANEL, inner - t * PANEL))
@@ -127,11 +141,11 @@ def _heads(step: Any, layer: Any, call: Any, block: Any) -> None:
 
 
 @njit(nogil=True, error_model="numpy")
-def _attend(step: Any, call: Any, block: Any, scratch: int) -> None:
+def _attend(step: Any, call: Any, call_place: int, block: Any, scratch: int) -> None:
     """Do this thread's tasks of attention; all wait where chunks are to be joined."""
     first, end = share(block, call.item_count * call.kv_heads)
     for number in range(first, end):
-        run_task(call, number, scratch, step.partials)
+        outline.call(step.task, (call_place, number, scratch, step.partials))
     if call.merge_count > 0:
         _wait(step.barrier)
         first, end = share(block, call.merge_count)
@@ -169,9 +183,9 @@ def _tap(step: Any, block: Any, place: int) -> None:
 
 
 @njit(nogil=True, error_model="numpy")
-def _run_layer(step: Any, layer: Any, call: Any, block: Any, scratch: int) -> None:
+def _run_layer(step: Any, layer: Any, call_place: int, block: Any, scratch: int) -> None:
     """Run one layer, from the residual stream to the residual stream."""
-    width = step.heads * step.dims
+    call, width = call_at(call_place), step.heads * step.dims
     _tap(step, block, layer.tap)
     _norm(step, block, layer.in_norm, layer.in_norm_epsilon, step.normed)
     _wait(step.barrier)
@@ -179,7 +193,7 @@ def _run_layer(step: Any, layer: Any, call: Any, block: Any, scratch: int) -> No
     _wait(step.barrier)
     _heads(step, layer, call, block)
     _wait(step.barrier)
-    _attend(step, call, block, scratch)
+    _attend(step, call, call_place, block, scratch)
     _wait(step.barrier)
     _project(step, block, scratch, step.mixed, width, layer.o, layer.o_row, layer.o_bias, step.delta, step.hidden)
     _wait(step.barrier)
@@ -205,13 +219,12 @@ def _work(arguments: Any) -> None:
         for n in range(len(blank)):
             clear(step.mixed + blank[n] * width, width)
     for n in range(step.layer_count):
-        _run_layer(step, layer_at(step.layers + n * LAYER_BYTES), call_at(step.calls + n * CALL_BYTES), block, scratch)
+        _run_layer(step, layer_at(step.layers + n * LAYER_BYTES), step.calls + n * CALL_BYTES, block, scratch)
     _tap(step, block, layer_at(step.layers + step.layer_count * LAYER_BYTES).tap)
     _norm(step, block, step.out_norm, step.out_epsilon, step.out)
 
 
 @functools.cache
-def worker() -> int:
-    """Return the address of the compiled pass."""
-    address: int = cfunc(WORKER, _work).address
-    return address
+def worker() -> Any:
+    """Return the compiled pass as a C function."""
+    return cfunc(WORKER, _work)

@@ -9,6 +9,7 @@ import torch
 
 from specdec_nn.ops.cpu.elements import KINDS
 from specdec_nn.ops.cpu.jit import njit
+from specdec_nn.ops.cpu.outline import call
 from specdec_nn.ops.linear import blocks
 from specdec_nn.ops.linear import numba as linear
 from specdec_nn.ops.linear.numba import PANEL, ROW_CHUNK, SUMS_BYTES
@@ -19,6 +20,12 @@ assert KINDS == blocks.NAMES, "the pass has one number for a dtype"
 def most_rows(dtype: torch.dtype) -> int:
     """Return the most rows for which a row of a product does not feel its neighbours."""
     return linear.ROW_EXACT_MAX if linear._NATIVE_BF16 and dtype is torch.bfloat16 else 1 << 30
+
+
+def panel_address() -> int:
+    """Return the address of the linear op's own compiled function."""
+    address: int = linear.panel().address
+    return address
 
 
 def scratch_bytes(kind: int, rows: int, inputs: int) -> int:
@@ -34,11 +41,11 @@ def spread(kind: int, size: int, x: int, rows: int, inputs: int, scratch: int) -
 
 
 @njit(nogil=True, error_model="numpy")
-def part(kind: int, size: int, scratch: int, rows: int, inputs: int, weight: int, row: int, bias: int, out: int,
-         outputs: int, t: int) -> None:  # fmt: skip
-    """Write part t of the outputs of a linear layer for all rows that were spread."""
-    linear.panel(kind, size, scratch + SUMS_BYTES, rows, inputs, weight, row, bias, out, outputs, t * PANEL,
-                 min((t + 1) * PANEL, outputs), scratch)  # fmt: skip
+def part(panel: int, kind: int, size: int, scratch: int, rows: int, inputs: int, weight: int, row: int, bias: int,
+         out: int, outputs: int, t: int) -> None:  # fmt: skip
+    """Write part t of the outputs of a linear layer for all rows that were spread; `panel` is of `panel_address`."""
+    call(panel, (kind, size, scratch + SUMS_BYTES, rows, inputs, weight, row, bias, out, outputs, t * PANEL,
+                 min((t + 1) * PANEL, outputs), scratch))  # fmt: skip
 
 
 @njit(nogil=True, error_model="numpy")

@@ -19,7 +19,7 @@ from specdec_nn.fused.tables import LAYER, STEP
 from specdec_nn.fused.unfit import Unfit
 from specdec_nn.fused.watch import Watch
 from specdec_nn.ops.attention.call import CALL
-from specdec_nn.ops.attention.numba import scratch_bytes
+from specdec_nn.ops.attention.numba import scratch_bytes, task
 from specdec_nn.ops.attention.plan import UNBOUNDED, Plan, plan
 from specdec_nn.ops.attention.reference import AttentionStep
 from specdec_nn.ops.cpu import simd, softmax
@@ -61,7 +61,7 @@ class FusedStack:
         self._step = self._step_record()
         self._arena: ReferenceType[KVArena] | None = None
         self._step_at = self._step.ctypes.data
-        self._worker = kernel.worker()
+        self._worker = kernel.worker().address
 
     def _layer_table(self) -> npt.NDArray[Any]:
         layers = np.zeros(len(self.stack.blocks) + 1, LAYER)
@@ -98,6 +98,7 @@ class FusedStack:
         same: dict[str, Any] = {"kind": self._kind, "size": self._size, "hidden": stack.hidden, "heads": stack.heads}
         same |= {"kv_heads": stack.kv_heads, "dims": stack.dims, "style": stack.style, "activation": stack.activation}
         same |= {"out_norm": stack.norm.weight.data_ptr(), "out_epsilon": stack.norm.epsilon, "barrier": barrier()}
+        same |= {"panel": product.panel_address(), "task": task().address}
         same |= {"layer_count": len(stack.blocks), "layers": address_of(self._layers)}
         same |= {"calls": address_of(self._calls)}
         for name, value in same.items():

@@ -28,6 +28,7 @@ STEP: Final = np.dtype(
         *int64_fields("scratch", "scratch_bytes"),  # of all threads, of one
         *int64_fields("partials"),  # records of chunks of attention
         *int64_fields("barrier"),  # a function in which all threads of the team meet
+        *int64_fields("panel", "task"),  # functions of the linear op and of attention, for `outline.call`
         *int64_fields("layers", "layer_count"),  # LAYER records, one more than there are layers: for its `tap`
         *int64_fields("calls"),  # CALL records of attention, one a layer
         *int64_fields("slots"),  # [rows] int64

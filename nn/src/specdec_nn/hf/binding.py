@@ -1,8 +1,9 @@
 """How a transformers model is made to run a flat ragged batch, and how it is given back as it was.
 
 While a `Binding` is entered, the model's attention calls `_attention` here, which finds its layer through the
-attention module (`module._specdec`), since some families swallow keywords; its mixers find the states of each request
-(`specdec_nn.hf.mixers`); and its linear layers run on packed weights. On leaving, every module and configuration is as before, so a model that the caller owns stays usable.
+attention module (`module._specdec`), since some families swallow keywords; its mixers keep the states of each request
+(`specdec_nn.hf.mixers`); and its linear layers run on packed weights. On leaving, every module and configuration is as
+before, so a model that the caller owns stays usable.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Mixers that keep a state (linear attention, state spaces, short convolutions) in a flat ragged batch.
 
-A mixer's own forward runs once over all rows, as transformers has it without a cache. What makes its rows see each other
-are a few functions of its module file. Its forward gets the project's ops in their place, which know whose row is whose
-and keep the states. So projections, gates and norms stay the family's own, and a family is known by these functions
-alone. Nothing of transformers is changed: a mixer gets a copy of its forward that finds other functions.
+A mixer's own forward runs once over all rows, as transformers has it without a cache. What makes its rows see each
+other are a few functions of its module file. Its forward gets the project's ops in their place, which know whose row is
+whose and keep the states. So projections, gates and norms stay the family's own, and a family is known by these
+functions alone. Nothing of transformers is changed: a mixer gets a copy of its forward that finds other functions.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Mixer:
         return_final_states: bool = False,
         **kwargs: Any,
     ) -> Tensor:
-        """Run `mamba2_chunk_scan`: hidden_states [1, N, H, P], dt [1, N, H], A [H], B, C [1, N, G, S] -> [1, N, H, P]."""
+        """Run `mamba2_chunk_scan`: x [1, N, H, P], dt [1, N, H], A [H], B, C [1, N, G, S] -> [1, N, H, P]."""
         self._check(hidden_states, kwargs | {"initial_states": initial_states, "states": return_final_states or None})
         if dt_bias is not None:
             dt = dt + dt_bias.to(dt.dtype)

@@ -111,7 +111,7 @@ class FlatModel:
     def new_arena(self, num_tokens: int, num_requests: int = 1) -> KVArena:
         """Return an empty KV arena for that many tokens, on the model's device.
 
-        It has room for the states of `num_requests` requests at first, if the model keeps any, and gets more when asked.
+        If the model keeps states, it has room for those of `num_requests` requests at first, and gets more when asked.
         """
         states = StatePool(num_requests) if self.keeps_states else None
         return KVArena(num_tokens, self.device, compact=self._compact, states=states)
@@ -232,7 +232,7 @@ class FlatModel:
         return logits
 
     def decoder_layers(self) -> list[nn.Module]:
-        """Return the decoder layers in order: the module list whose items hold the attention modules or mixers that ran.
+        """Return the decoder layers in order: the module list whose items hold the attention or mixers that ran.
 
         Raises TargetError for a model that keeps them elsewhere.
         """

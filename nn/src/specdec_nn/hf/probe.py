@@ -31,8 +31,8 @@ class Piece(NamedTuple):
     wrong: int = 0
 
 
-# Pieces of the two prompts that run together: a first chunk of each; decode rows beside a chunk; drafts of which some or
-# all are rejected; decode rows behind them.
+# Pieces of the two prompts that run together: a first chunk of each; decode rows beside a chunk; drafts of which some
+# or all are rejected; decode rows behind them.
 STEPS: tuple[tuple[Piece, Piece], ...] = (
     (Piece(4, prompt=True), Piece(6, prompt=True)),
     (Piece(1, accepted=1, wrong=2), Piece(3, prompt=True)),
@@ -48,8 +48,7 @@ WRONG_ROWS_ALLOWED = {torch.bfloat16: 0.2, torch.float16: 0.2}
 def probe(flat: FlatModel) -> int:
     """Run the trial and return the KV bytes of one token over all layers; `flat` learns the bytes of its states.
 
-    Raises TargetError naming the first layer that differs, or the layers whose rows see each other in ways that are not
-    known here.
+    Raises TargetError naming the first layer that differs, or those whose rows see each other in unknown ways.
     """
     texts = [_text(flat, i, length) for i, length in enumerate(LENGTHS)]
     arena = flat.new_arena(4 * sum(LENGTHS) + 256)
@@ -139,8 +138,8 @@ def _check_calls(flat: FlatModel) -> None:
     if missing:
         message = (
             f"{name} does not run all of its {flat.num_layers} layers through transformers' attention interface or a "
-            f"mixer with states that is known here (missing: {_named(flat, missing)}), so that requests of a flat batch "
-            f"would see each other"
+            f"mixer with states that is known here (missing: {_named(flat, missing)}), so that requests of a flat "
+            f"batch would see each other"
         )
         raise TargetError(message)
     for module, count in called.items():

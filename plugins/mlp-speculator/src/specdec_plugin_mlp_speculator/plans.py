@@ -25,19 +25,19 @@ class CandidatesPlan:
     where a request may have fewer nodes it gets the likeliest sequences.
     """
 
-    def __init__(self, speculator: Network, form: Form) -> None:
+    def __init__(self, network: Network, form: Form) -> None:
         """Take the network and the form of the tree."""
-        self._speculator, self._form = speculator, form
+        self._network, self._form = network, form
 
     def __call__(self, drafts: Round) -> Draft:
         """Return a tree for each request, cut to its first `limits` nodes."""
         requests, widths = len(drafts.names), self._form.widths
-        tokens, states = newest_ids(drafts), self._speculator.begin(drafts.states)
+        tokens, states = newest_ids(drafts), self._network.begin(drafts.states)
         scores = torch.zeros(requests, dtype=torch.float32, device=states.device)
         made: list[Tensor] = []  # of each depth: the ids of all sequences, [A, sequences]
         for depth, width in enumerate(widths):
-            states = self._speculator.step(depth, states, tokens)
-            law = torch.log_softmax(self._speculator.logits(depth, states).float(), dim=-1)
+            states = self._network.step(depth, states, tokens)
+            law = torch.log_softmax(self._network.logits(depth, states).float(), dim=-1)
             likely, ids = largest(law, width)
             scores, tokens = (scores[:, None] + likely).flatten(), ids.flatten()
             states = states.repeat_interleave(width, dim=0)

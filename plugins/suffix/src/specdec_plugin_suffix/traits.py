@@ -9,6 +9,8 @@ from specdec_core.sources import Default
 from specdec_core.traits import MethodTraits, Shape
 from specdec_plugin_suffix.options import SuffixOptions
 
+SHARES = "requests of one namespace share what they have said, so company adds drafts"
+
 
 def traits_of(ctx: MethodContext[SuffixOptions]) -> MethodTraits:
     """Return the traits; a shared cache makes drafts depend on earlier outputs."""
@@ -25,5 +27,4 @@ def defaults_of(ctx: MethodContext[SuffixOptions]) -> Sequence[Default]:
 
 def expected_failures() -> Mapping[str, str]:
     """Return what does not hold while requests share a cache."""
-    reason = "requests of one namespace share what they have said, so company adds drafts"
-    return {"test_a_batch_drafts_what_its_rows_draft_alone": reason}
+    return {"test_a_batch_drafts_what_its_rows_draft_alone": SHARES}

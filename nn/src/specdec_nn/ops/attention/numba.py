@@ -10,6 +10,7 @@ and so gives the bits of a row of a chain with the same keys.
 # mypy: disallow-untyped-decorators=False
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from specdec_nn.ops.attention.call import CALL_FORMAT, ITEM, MERGE, Task, call_a
 from specdec_nn.ops.attention.plan import CHUNK, UNBOUNDED, Plan, plan
 from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
 from specdec_nn.ops.attention.tiles import BLOCK, KEYS, SCORES
-from specdec_nn.ops.cpu import simd
+from specdec_nn.ops.cpu import outline, simd
 from specdec_nn.ops.cpu import softmax as softmax_simd
 from specdec_nn.ops.cpu.elements import KINDS, clear, copy_bytes, floats, narrow, widen
 from specdec_nn.ops.cpu.jit import njit
@@ -92,12 +93,12 @@ def _task(call: Any, item: Any, head: int, scratch: int, partials: int) -> Task:
                 queries, keys, values, scores, running, states, tree_values, tree_scores)  # fmt: skip
 
 
-@njit(nogil=True, error_model="numpy")
-def run_task(call: Any, number: int, scratch: int, partials: int) -> None:
+def _run_task(address: int, number: int, scratch: int, partials: int) -> None:
     """Run task `number` of item_count * kv_heads: some rows, and the heads of one kv head, over some chunks.
 
     All chunks of the rows (item.partial < 0): write the output. Else, a single chunk: leave the records in `partials`.
     """
+    call = call_at(address)
     item = item_at(call.items + number // call.kv_heads * _ITEM_BYTES)
     task = _task(call, item, number % call.kv_heads, scratch, partials)
     count, tree, whole = item.rows * call.group, item.tree, item.partial < 0
@@ -128,6 +129,12 @@ def run_task(call: Any, number: int, scratch: int, partials: int) -> None:
                     task.head * call.group + n % call.group)  # fmt: skip
 
 
+@functools.cache
+def task() -> Any:
+    """Return `_run_task` as a function for `outline.call`, the first argument the address of a CALL record."""
+    return outline.outlined(_run_task)
+
+
 @njit(nogil=True, error_model="numpy")
 def _finish(call: Any, record: int, row: int, head: int) -> None:
     """Write the result of a row and head from its record."""
@@ -147,15 +154,10 @@ def run_merge(call: Any, number: int, partials: int) -> None:
         _finish(call, state, merge.row, head)
 
 
-@njit(nogil=True, error_model="numpy")
-def _run_task_at(address: int, number: int, scratch: int, partials: int) -> None:
-    run_task(call_at(address), number, scratch, partials)
-
-
 @one_at_a_time
 @njit(parallel=True, nogil=True)
-def _forward(packed: Any, threads: int) -> None:
-    """Run a call, given the bytes of its record."""
+def _forward(packed: Any, threads: int, run_task: int) -> None:
+    """Run a call, given the bytes of its record, and the address of `task`."""
     address = packed.ctypes.data
     call = call_at(address)
     for row in range(call.rows):
@@ -170,12 +172,12 @@ def _forward(packed: Any, threads: int) -> None:
         scratch = np.empty(room + _ALIGN, np.uint8)
         for number in range(tasks):
             own = (scratch.ctypes.data + _ALIGN - 1) // _ALIGN * _ALIGN
-            run_task(call, number, own, partials)
+            outline.call(run_task, (address, number, own, partials))
     else:
         scratches = np.empty(threads * room + _ALIGN, np.uint8)
         for number in prange(tasks):
             own = (scratches.ctypes.data + _ALIGN - 1) // _ALIGN * _ALIGN + get_thread_id() * room
-            _run_task_at(address, number, own, partials)
+            outline.call(run_task, (address, number, own, partials))
     for number in range(call.merge_count):
         run_merge(call, number, partials)
     records[0] = packed[0]  # numba drops an array after its last mention, and knows nothing of addresses
@@ -219,7 +221,7 @@ def attention(
     scale = (scaling if softcap else scaling * _LOG2E, softcap or 0.0)
     numbers = _numbers(kind, (q, k, v, k_pages, v_pages), out, sinks)
     call = CALL_FORMAT.pack(*numbers, reach, *cut.numbers, *scale)
-    _forward(np.frombuffer(call, np.uint8), _THREADS)
+    _forward(np.frombuffer(call, np.uint8), _THREADS, task().address)
     return out
 
 

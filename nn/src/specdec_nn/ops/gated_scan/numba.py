@@ -1,4 +1,4 @@
-"""The gated_scan op on a CPU: a task is one head of one request, row after row, so that a row feels no other request."""
+"""The gated_scan op on a CPU: a task is one head of one request, row after row."""
 
 # mypy: disallow-untyped-decorators=False
 from __future__ import annotations

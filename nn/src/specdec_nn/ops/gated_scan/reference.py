@@ -21,10 +21,10 @@ def gated_scan_reference(
     decay  [N, H] logarithm of the factor on the state
     beta   [N, H] strength of a write, for the delta rule; None: what k and v say is added as it is
 
-    For each head and row, with S [Dk, Dv] the state: S <- exp(decay) S; S <- S + k (beta (v - S^T k))^T, or without beta
-    S <- S + k v^T; the output is S^T q. `state` has snapshots [H, Dk, Dv] and logs of k, v, decay and beta (zeros if there
-    is none); all are brought up to date. Rows of no segment come out as zeros. Sources: Yang et al., Gated Delta
-    Networks (arXiv 2412.06464), section 3.1; Dao and Gu, Mamba-2 (arXiv 2405.21060), section 3.
+    For each head and row, with S [Dk, Dv] the state: S <- exp(decay) S; S <- S + k (beta (v - S^T k))^T, or without
+    beta S <- S + k v^T; the output is S^T q. `state` has snapshots [H, Dk, Dv] and logs of k, v, decay and beta (zeros
+    if there is none); all are brought up to date. Rows of no segment come out as zeros. Sources: Yang et al., Gated
+    Delta Networks (arXiv 2412.06464), section 3.1; Dao and Gu, Mamba-2 (arXiv 2405.21060), section 3.
     """
     heads, groups = v.shape[1], k.shape[1]
     out = torch.zeros_like(v)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from specdec_nn.ops.cpu import simd
 from specdec_nn.ops.cpu.jit import cfunc, njit
+from specdec_nn.ops.cpu.outline import call, outlined
 from specdec_nn.ops.cpu.team import HEAD, RUN, WORKER, share
 from specdec_nn.ops.linear import blocks
 from specdec_nn.ops.linear.reference import PackedLinear, linear_reference
@@ -89,9 +90,8 @@ def _sums(kind: int, rows: int, x: int, x_row: int, w: int, w_row: int, w_last: 
         done += some
 
 
-@njit(nogil=True, error_model="numpy")
-def panel(kind: int, size: int, wide: int, rows: int, inputs: int, w: int, w_row: int, bias: int, out: int,
-          outputs: int, first: int, end: int, sums: int) -> None:  # fmt: skip
+def _panel(kind: int, size: int, wide: int, rows: int, inputs: int, w: int, w_row: int, bias: int, out: int,
+            outputs: int, first: int, end: int, sums: int) -> None:  # fmt: skip
     """Write outputs first .. end - 1, at most PANEL, of all rows; rows of out are `outputs` elements long.
 
     wide is of `spread_rows`; w_row the bytes from one output's weights to the next one's; bias an address or 0; sums
@@ -119,6 +119,12 @@ def panel(kind: int, size: int, wide: int, rows: int, inputs: int, w: int, w_row
                 _finish_f16(sums + m * _SUMS_ROW, more, at, count)
 
 
+@functools.cache
+def panel() -> Any:
+    """Return `_panel` as a function for `outline.call`; compiled at the first call, then read from the cache."""
+    return outlined(_panel)
+
+
 @njit(nogil=True, error_model="numpy")
 def panels(outputs: int) -> Any:
     """Return the number of panels of a layer."""
@@ -126,10 +132,10 @@ def panels(outputs: int) -> Any:
 
 
 def _work(block: Any) -> None:
-    """Run one thread's share of the panels: kind, element size, x, its row, w, its row, bias, out, rows, I, O."""
-    a = carray(block, HEAD + 11)
-    kind, size, x, x_row, w, w_row, bias, out = a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]
-    rows, inputs, outputs = a[12], a[13], a[14]
+    """Do a thread's share of the panels: `panel`, kind, element size, x, its row, w, its row, bias, out, rows, I, O."""
+    a = carray(block, HEAD + 12)
+    write, kind, size, x, x_row, w, w_row, bias, out = a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12]
+    rows, inputs, outputs = a[13], a[14], a[15]
     first, end = share(a, panels(outputs))
     if first >= end:
         return
@@ -139,14 +145,14 @@ def _work(block: Any) -> None:
     wide = sums + SUMS_BYTES
     spread_rows(kind, x, x_row, rows, inputs, wide)
     for t in range(first, end):
-        panel(kind, size, wide, rows, inputs, w, w_row, bias, out, outputs, t * PANEL,
-              min((t + 1) * PANEL, outputs), sums)  # fmt: skip
+        call(write, (kind, size, wide, rows, inputs, w, w_row, bias, out, outputs, t * PANEL,
+                     min((t + 1) * PANEL, outputs), sums))  # fmt: skip
     room[0] = 0  # numba drops an array after its last mention, and knows nothing of addresses
 
 
 @functools.cache
 def _compiled() -> Any:
-    """Return the worker as a C function; compiled at the first call, then read from numba's cache."""
+    """Return the worker as a C function."""
     return cfunc(WORKER, _work)
 
 
@@ -165,6 +171,7 @@ class InPlace:
     bias: Tensor | None
     kind: int
     worker: int
+    panel: int
     dtype: torch.dtype
     element_size: int
     weight_at: int
@@ -194,6 +201,7 @@ def pack(packed: PackedLinear) -> InPlace | None:
         bias=bias,
         kind=kind,
         worker=_compiled().address,
+        panel=panel().address,
         dtype=weight.dtype,
         element_size=size,
         weight_at=weight.data_ptr(),
@@ -237,6 +245,6 @@ def linear(x: Tensor, packed: PackedLinear) -> Tensor:
     for start in range(0, rows, ROW_CHUNK):
         count = min(rows - start, ROW_CHUNK)
         at, to = x_at + start * stride * size, out_at + start * outputs * size
-        RUN(form.worker, form.kind, size, at, stride * size, form.weight_at, form.row, form.bias_at, to, count,
-            inputs, outputs)  # fmt: skip
+        RUN(form.worker, form.panel, form.kind, size, at, stride * size, form.weight_at, form.row, form.bias_at, to,
+            count, inputs, outputs)  # fmt: skip
     return out

@@ -15,8 +15,8 @@ def short_conv_reference(x: Tensor, weight: Tensor, bias: Tensor | None, state: 
     """Return the convolution [N, C] float32 of rows x [N, C] float32 with weight [K, C] and bias [C]; the definition.
 
     Row r of a request becomes bias + sum over i of weight[i] * x[r - K + 1 + i], by rows of the same request, which are
-    zero before its first. `state` has snapshots [K - 1, C], the last rows, and one log of rows [C]; both are brought up to
-    date. Rows of no segment come out as zeros.
+    zero before its first. `state` has snapshots [K - 1, C], the last rows, and one log of rows [C]; both are brought
+    up to date. Rows of no segment come out as zeros.
     """
     taps = len(weight)
     out = torch.zeros_like(x)
