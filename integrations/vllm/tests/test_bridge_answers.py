@@ -88,7 +88,8 @@ def test_trees_are_refused_by_name(llama, method):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    "config", [{"method": "early_exit"}, {"method": "combine", "methods": [{"method": "early_exit"}]}]
+    "config",
+    [{"method": "early_exit"}, {"method": "combine", "methods": [{"method": "early_exit"}, {"method": "suffix"}]}],
 )
 def test_methods_that_run_a_part_of_the_target_are_refused_by_name(llama, config):  # noqa: F811
     what = f"{config['method']} runs the target's first 1 layers by themselves, and vLLM runs a target as a whole"

@@ -50,13 +50,13 @@ def test_of_a_targets_own_modules_vllm_finds_the_checkpoint_by_itself(tmp_path):
 def test_families_that_only_vllm_drafts_for_are_left_to_it_and_no_other_way_is_offered(tmp_path):
     made = from_plugin("mtp", "mtp_folders")
     one, keys = {**MTP, "num_speculative_tokens": 1}, {"num_nextn_predict_layers": 1}
-    next_ = made.folder_of(tmp_path / "next", made.config("qwen3_next", "Qwen3NextForCausalLM", **keys))
-    found = route_of(next_, one)
+    hybrid = made.folder_of(tmp_path / "hybrid", made.config("nemotron_h", "NemotronHForCausalLM", **keys))
+    found = route_of(hybrid, one)
     assert (found.name, found.keys["method"]) == ("native", "mtp")
     with pytest.raises(ConfigError, match=r"mtp does not draft for .*recurrent layers"):
-        route_of(next_, {**one, "route": "bridge"})
+        route_of(hybrid, {**one, "route": "bridge"})
     with pytest.raises(ConfigError, match=r"mtp does not draft for .*recurrent layers.*vLLM has no such key"):
-        route_of(next_, {**one, "disable_by_batch_size": 4})
+        route_of(hybrid, {**one, "disable_by_batch_size": 4})
     v41 = made.folder_of(tmp_path / "v41", made.config("deepseek_v41", "DeepseekV41ForCausalLM", **keys))
     with pytest.raises(ConfigError, match="name the method dspark"):
         route_of(v41, one)
