@@ -56,9 +56,11 @@ def test_drafts_change_no_token_in_bfloat16_at_a_fixed_width(family: str) -> Non
 
 
 @pytest.mark.parametrize("family", sorted(REASONS))
-def test_why_a_family_runs_through_its_modules_is_logged_once(family: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "specdec_nn.fused"):
-        assert not is_fused(tiny_target(family))
+def test_why_a_family_runs_through_its_modules_is_logged_once_and_kept(
+    family: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "specdec_nn.fused"), LLM(hf_model=tiny_target(family)) as llm:
+        assert REASONS[family] in (llm.unfused or "")
     lines = [record.message for record in caplog.records if record.name == "specdec_nn.fused"]
     assert len(lines) == 1
     assert REASONS[family] in lines[0]
@@ -66,7 +68,8 @@ def test_why_a_family_runs_through_its_modules_is_logged_once(family: str, caplo
 
 def test_it_can_be_switched_off_and_nothing_but_true_and_false_is_taken() -> None:
     model = tiny_target("llama")
-    assert not is_fused(model, fused=False)
+    with LLM(hf_model=model) as fused, LLM(hf_model=model, fused=False) as other:
+        assert (fused.unfused, other.unfused) == (None, "the fused pass was not asked for")
     with pytest.raises(TargetError, match="fused='no'"):
         LLM(hf_model=model, fused="no")  # type: ignore[arg-type]
 

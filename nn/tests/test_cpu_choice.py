@@ -31,6 +31,15 @@ print(choice.CHOSEN, "avx512f" in choice.FEATURES)
 """
 
 
+STATES = """
+import hashlib, torch
+from test_fused import made, rows_of
+for family in ("llama", "gemma3", "granite", "seed_oss"):
+    logits, _ = rows_of(made(family, torch.bfloat16)[0], [1, 6, 4], [])
+    print(family, hashlib.sha256(logits.float().numpy().tobytes()).hexdigest())
+"""
+
+
 def test_the_best_set_is_the_default_and_another_may_be_named():
     assert choice.choose(None, AVX512 | {"avx512bf16"}) == "avx512"
     assert choice.choose(None, AVX2) == choice.choose("avx2", AVX512) == "avx2"
@@ -80,3 +89,16 @@ def test_identity_and_accuracy_hold_on_every_set_of_this_cpu(name, file):
     child = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(Path(__file__).with_name(file))]
     run = subprocess.run(child, env={**os.environ, "SPECDEC_CPU": name}, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stdout[-3000:]
+
+
+@pytest.mark.slow
+def test_the_fused_pass_gives_the_same_logits_on_every_set_of_this_cpu():
+    found = set()
+    for name in HERE:
+        child = [sys.executable, "-c", STATES]
+        env = {**os.environ, "SPECDEC_CPU": name, "PYTHONPATH": str(Path(__file__).parent)}
+        run = subprocess.run(child, env=env, capture_output=True, text=True, timeout=600)
+        assert run.returncode == 0, run.stderr[-3000:]
+        found.add(run.stdout)
+    assert len(found) == 1, found
+    assert len(found.pop().split()) == 8

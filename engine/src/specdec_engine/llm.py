@@ -166,6 +166,11 @@ class LLM(VllmMethods):
         return self._engine.target.arena.num_tokens
 
     @property
+    def unfused(self) -> str | None:
+        """Why the layers run through the model's modules and not in one compiled pass; None where they do run in it."""
+        return self._engine.target.flat.unfused
+
+    @property
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._engine.closed

@@ -28,7 +28,7 @@ def fuse(flat: FlatModel) -> str | None:
 
     Returns why it has none, which is logged once a load; None if it has one.
     """
-    reason = _try(flat)
+    reason = flat.unfused = _try(flat)
     if reason is not None:
         logger.info("%s runs through its modules: %s", type(flat.model).__name__, reason)
     return reason

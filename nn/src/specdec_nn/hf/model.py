@@ -75,6 +75,7 @@ class FlatModel:
         self.decoder: nn.Module = model.get_decoder()  # type: ignore[operator] # what the head's code calls
         self.row_tables = RowTables.of(model)
         self.fused: LayersInOnePass | None = None  # set by `specdec_nn.fused.trial.fuse`
+        self.unfused: str | None = "the fused pass was not asked for"  # why `fused` is None
         self._taps: tuple[int, ...] = ()
         self._tapped_modules: list[nn.Module] = []
         self.tapped: dict[int, Tensor] = {}
