@@ -48,7 +48,7 @@ def main(
     rng = np.random.default_rng(0)
     seconds: dict[tuple[int, str], list[float]] = {}
     lengths = length or [512, 2000]
-    with LLM(model, dtype="bfloat16", max_num_seqs=1, log_stats=False) as llm:
+    with LLM(model, dtype="bfloat16", max_num_seqs=1, disable_log_stats=True) as llm:
         arms = {"specdec": lambda ids: first_token(llm, ids), "transformers": lambda ids: own_forward(llm.model, ids)}
         for turn in range(repeats + 1):
             for count in lengths:
