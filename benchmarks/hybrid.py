@@ -38,7 +38,7 @@ DELTA = {
     "linear_num_value_heads": 8,
 }
 MAMBA_2 = {"mamba_n_heads": 16, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 64, "mamba_chunk_size": 64}
-# Each with layers that keep states in three of four places, or in all of them.
+# Each with layers that keep states in three of four places, or (falcon_h1) beside the attention of all.
 FAMILIES: dict[str, dict[str, Any]] = {
     "lfm2": {"layer_types": ["conv"] * 3 + ["full_attention"]},
     "qwen3_5": DELTA,
@@ -47,19 +47,26 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "falcon_h1": {**MAMBA_2, "mamba_n_heads": 8, "mamba_d_ssm": 512},
     "bamba": {**MAMBA_2, "attn_layer_indices": [3]},
 }  # fmt: skip
+# The same families with attention in all places, and MLPs that make up for the weights.
+ATTENTION: dict[str, dict[str, Any]] = {
+    "lfm2": {"layer_types": ["full_attention"] * 4},
+    "qwen3_5": {"layer_types": ["full_attention"] * 4},
+    "jamba": {"attn_layer_period": 1, "attn_layer_offset": 0},
+    "bamba": {"attn_layer_indices": [0, 1, 2, 3]},
+}
 
 
 class Stepping:
     """An engine with one request that never ends, and drafts that are rejected."""
 
-    def __init__(self, model: Any, k: int, *, fused: bool = False) -> None:
+    def __init__(self, model: Any, k: int) -> None:
         """Run the prompt, and a few steps to warm up."""
         self.best = float("inf")
         config = {"method": "stub", "num_speculative_tokens": k} if k else None
         plugins = {"stub": stub_plugin(Fixed([5, 6, 7, 8, 9, 10]))}
-        self.llm = LLM(hf_model=model, speculative_config=config, plugins=plugins, max_model_len=2048, fused=fused)
+        self.llm = LLM(hf_model=model, speculative_config=config, plugins=plugins, max_model_len=2048, fused=False)
         self.engine = self.llm._engine
-        prompt = {"prompt_token_ids": torch.arange(3, 131).tolist()}
+        prompt = {"prompt_token_ids": list(range(3, 131))}
         self.engine.submit([prompt], SamplingParams(temperature=0.0, max_tokens=1800, ignore_eos=True))
         for _ in range(6):
             self.engine.step()
@@ -73,17 +80,27 @@ class Stepping:
 
 def steps(models: dict[str, Any], k: int, repeats: int) -> dict[str, dict[str, float]]:
     """Return milliseconds of a plain and of a verify step of each model."""
+    found: dict[str, dict[str, float]] = {}
     arms = {(name, drafts): Stepping(model, drafts) for name, model in models.items() for drafts in (0, k)}
-    arms["attention fused", 0] = Stepping(models["attention"], 0, fused=True)
-    arms["attention fused", k] = Stepping(models["attention"], k, fused=True)
     for _ in range(repeats):
         for arm in arms.values():
             arm.step()
-    found: dict[str, dict[str, float]] = {}
     for (name, drafts), arm in arms.items():
         found.setdefault(name, {})["verify_ms" if drafts else "plain_ms"] = 1e3 * arm.best
         arm.llm.close()
     return found
+
+
+def weights(model: Any) -> int:
+    """Return the weights of a model's layers."""
+    return sum(p.numel() for p in model.get_decoder().layers.parameters())
+
+
+def of_size(family: str, size: int, **settings: Any) -> Any:
+    """Return a model of a family whose layers have about so many weights, by the width of its MLPs."""
+    base = weights(tiny_target(family, **{**COMMON, **settings}))
+    more = (size - base) // (3 * WIDTH * LAYERS) // 16 * 16
+    return tiny_target(family, **{**COMMON, **settings, "intermediate_size": 3 * WIDTH + more})
 
 
 def prompts(model: Any, length: int, repeats: int) -> tuple[float, float]:
@@ -121,19 +138,25 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/hybrid.json"))
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    models: dict[str, Any] = {"attention": tiny_target("llama", **COMMON)}
+    found: dict[str, dict[str, float]] = {}
     for family in chosen.family or FAMILIES:
-        models[family] = tiny_target(family, **{**COMMON, **FAMILIES[family]})
-    found: dict[str, dict[str, float]] = steps(models, chosen.k, chosen.repeats)
-    for name, model in models.items():
-        size = sum(p.numel() for p in model.get_decoder().parameters())
-        here, there = prompts(model, chosen.prompt, max(3, chosen.repeats // 10))
-        found[name] |= {"million_weights": size / 1e6, "prompt_ms": here, "transformers_prompt_ms": there}
-        found[name]["prompt_ratio"] = here / there
-    base = found["attention"]["verify_ms"]
-    for name, row in found.items():
-        row["verify_ratio"] = row["verify_ms"] / base
-        print(f"{name:16}", "  ".join(f"{key} {value:.2f}" for key, value in row.items()))
+        hybrid = tiny_target(family, **{**COMMON, **FAMILIES[family]})
+        models = {family: hybrid, f"{family} llama": of_size("llama", weights(hybrid))}
+        if family in ATTENTION:
+            models[f"{family} attention"] = of_size(
+                family, weights(hybrid), **{**FAMILIES[family], **ATTENTION[family]}
+            )
+        found |= steps(models, chosen.k, chosen.repeats)
+        for name, model in models.items():
+            here, there = prompts(model, chosen.prompt, max(6, chosen.repeats // 6))
+            row = found[name]
+            row |= {
+                "million_weights": weights(model) / 1e6,
+                "prompt_ms": here,
+                "prompt_over_transformers": here / there,
+            }
+            row["hybrid_verify_over_this"] = found[family]["verify_ms"] / row["verify_ms"]
+            print(f"{name:18}", "  ".join(f"{key} {value:.2f}" for key, value in row.items()), flush=True)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     chosen.out.write_text(json.dumps({"k": chosen.k, "threads": chosen.threads, "models": found}, indent=1))
 

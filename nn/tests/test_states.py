@@ -27,7 +27,7 @@ def _convolve(op: Any) -> Op:
     weight = torch.randn(TAPS, CHANNELS, generator=torch.Generator().manual_seed(1))
 
     def run(rows: Tensor, pool: StatePool, step: StateStep) -> Tensor:
-        state = pool.layer((0, 0), (TAPS - 1, CHANNELS), [(CHANNELS,)], CPU)
+        state = pool.layer((0, 0), (TAPS - 1, CHANNELS), ((CHANNELS,),), CPU)
         return op(rows[:, :CHANNELS], weight, weight[0] / 2, state, step)  # type: ignore[no-any-return]
 
     return run
@@ -37,7 +37,7 @@ def _scan(op: Any, *, delta: bool) -> Op:
     def run(rows: Tensor, pool: StatePool, step: StateStep) -> Tensor:
         sizes = (GROUPS * KEY, GROUPS * KEY, HEADS * VALUE, HEADS, HEADS)
         q, k, v, decay, beta = rows[:, : sum(sizes)].split(sizes, dim=1)
-        logs = [(GROUPS, KEY), (HEADS, VALUE), (HEADS,), (HEADS,)]
+        logs = ((GROUPS, KEY), (HEADS, VALUE), (HEADS,), (HEADS,))
         state = pool.layer((0, 0), (HEADS, KEY, VALUE), logs, CPU)
         k = k.reshape(-1, GROUPS, KEY) / KEY**0.5
         strength = beta.sigmoid() if delta else None
@@ -52,7 +52,7 @@ def _select(op: Any) -> Op:
 
     def run(rows: Tensor, pool: StatePool, step: StateStep) -> Tensor:
         x, dt, b, c = rows[:, : 200 + 2 * KEY].split((100, 100, KEY, KEY), dim=1)
-        state = pool.layer((0, 0), (100, KEY), [(100,), (100,), (KEY,)], CPU)
+        state = pool.layer((0, 0), (100, KEY), ((100,), (100,), (KEY,)), CPU)
         return op(x, dt.abs(), b, c, a, state, step)  # type: ignore[no-any-return]
 
     return run

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -134,9 +135,9 @@ def test_more_in_use_than_allowed_leaves_nothing(tmp_path: Path) -> None:
     assert host_room(tree(tmp_path, {"proc/self/cgroup": "0::/\n", **files})).free == 0
 
 
-def plan_under(monkeypatch: pytest.MonkeyPatch, free: int, **arguments: int | None) -> int:
+def plan_under(monkeypatch: pytest.MonkeyPatch, free: int, **arguments: Any) -> int:
     monkeypatch.setattr(kv_plan, "host_room", lambda: Room(free=free, bound="a limit"))
-    given = {"wanted": None, "most": 10**9, "bytes_per_token": 100, "coming": 0, **arguments}
+    given: dict[str, Any] = {"wanted": None, "most": 10**9, "bytes_per_token": 100, "coming": 0, **arguments}
     return kv_plan.plan(device=torch.device("cpu"), **given)
 
 
@@ -162,6 +163,18 @@ def test_a_set_number_above_free_memory_is_honoured_with_a_warning(
 def test_no_room_for_one_page_is_an_error_that_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TargetError, match=r"by a limit.*raise the limit, or set kv_cache_tokens"):
         plan_under(monkeypatch, 5000)
+
+
+def test_recurrent_states_take_their_room_before_positions_do_and_leave_a_set_number_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "specdec_engine")
+    states = kv_plan.States(requests=4, each=100_000_000)
+    assert plan_under(monkeypatch, 2 * GB, states=states) == 4_000_000
+    assert "and recurrent states of 4 requests, 100,000,000 bytes each (762.9 MiB)" in caplog.text
+    assert plan_under(monkeypatch, 2 * GB, states=states, wanted=640) == 640
+    with pytest.raises(TargetError, match=r"recurrent states of 4 requests.*set a smaller max_num_seqs"):
+        plan_under(monkeypatch, GB, states=states)
 
 
 def test_a_drafters_files_count_unless_they_are_the_targets(tmp_path: Path) -> None:

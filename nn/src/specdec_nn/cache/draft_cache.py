@@ -106,7 +106,7 @@ class DraftCache:
         context = np.array([entry.held for entry in entries], np.int32)
         starts = np.cumsum(counted, dtype=np.int32) - counted
         stays = [0] * len(entries) if keep is None else keep
-        kept = np.array([entry.kept + n for entry, n in zip(entries, stays, strict=True)], np.int64)
+        kept = np.array([entry.kept + n for entry, n in zip(entries, stays, strict=True)], np.int32)
         step = AttentionStep(
             slots=np.concatenate(
                 [self.arena.slots(e.segment, e.held, n) for e, n in zip(entries, counted.tolist(), strict=True)]

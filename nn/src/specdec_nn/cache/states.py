@@ -19,6 +19,7 @@ from torch import Tensor
 
 from specdec_core.draft import IntArray
 
+Shape = tuple[int, ...]
 # Columns of `StateStep.table`.
 START, ROWS, SLOT, FRESH, PENDING, KEEP = range(6)
 FIRST_SLOTS: Final = 4
@@ -44,12 +45,14 @@ class StateStep:
 class LayerState:
     """States of one layer; slots and rows behind those in use are without meaning.
 
-    snapshot  [slots, ...] float32
-    logs      [slots, rows, ...] float32 each
+    snapshot    [slots, *shape] float32
+    logs        [slots, rows, *one of log_shapes] float32 each
     """
 
     snapshot: Tensor
     logs: tuple[Tensor, ...]
+    shape: Shape
+    log_shapes: tuple[Shape, ...]
 
     def memory_bytes(self) -> int:
         """Return the size of all tensors in bytes."""
@@ -122,9 +125,7 @@ class StatePool:
             self._log_rows = max(self._log_rows, self._logged[slot])
         return StateStep(table, self._log_rows)
 
-    def layer(
-        self, key: tuple[int, int], snapshot: Sequence[int], logs: Sequence[Sequence[int]], device: torch.device
-    ) -> LayerState:
+    def layer(self, key: tuple[int, int], snapshot: Shape, logs: tuple[Shape, ...], device: torch.device) -> LayerState:
         """Return the states of a layer, with snapshots of the given shape and logs of rows of the given shapes.
 
         `key` is the layer's number, and that of the state among those of the layer. Raises ValueError if it was
@@ -135,10 +136,11 @@ class StatePool:
             known = self._layers[key] = LayerState(
                 torch.zeros((self._capacity, *snapshot), device=device),
                 tuple(torch.zeros((self._capacity, self._log_rows, *row), device=device) for row in logs),
+                snapshot,
+                logs,
             )
-        shapes = (known.snapshot.shape[1:], *(log.shape[2:] for log in known.logs))
-        if shapes != (tuple(snapshot), *map(tuple, logs)):
-            message = f"state {key} holds {[tuple(s) for s in shapes]}, but was asked for {[tuple(snapshot), *logs]}"
+        if (known.shape, known.log_shapes) != (snapshot, logs):
+            message = f"state {key} is {known.shape} with logs of {known.log_shapes}, not {snapshot} and {logs}"
             raise ValueError(message)
         if len(known.snapshot) < self._capacity or known.logs[0].shape[1] < self._log_rows:
             self._grow(known)

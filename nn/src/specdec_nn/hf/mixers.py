@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specdec_core.errors import TargetError
-from specdec_nn.cache.states import LayerState, StatePool, StateStep
+from specdec_nn.cache.states import LayerState, Shape, StatePool, StateStep
 
 
 class Bound(Protocol):
@@ -55,7 +55,7 @@ class Mixer:
 
         self.forward: Callable[..., Any] = forward
 
-    def _state(self, snapshot: tuple[int, ...], logs: list[tuple[int, ...]], device: torch.device) -> LayerState:
+    def _state(self, snapshot: Shape, logs: tuple[Shape, ...], device: torch.device) -> LayerState:
         """Return the next state of this forward."""
         states = self._owner.states
         if states is None:
@@ -89,7 +89,7 @@ class Mixer:
         self._check(hidden_states, kwargs)
         x = hidden_states[0].t().float()
         channels, taps = weight.shape
-        state = self._state((taps - 1, channels), [(channels,)], x.device)
+        state = self._state((taps - 1, channels), ((channels,),), x.device)
         own_bias = None if bias is None else bias.detach().float()
         out = self._ops["short_conv"](x, weight.detach().t().float(), own_bias, state, self._step())
         out = out.to(weight.dtype)
@@ -147,7 +147,7 @@ class Mixer:
 
     def _scan(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor | None) -> Tensor:
         heads, width = v.shape[1:]
-        logs = [tuple(k.shape[1:]), (heads, width), (heads,), (heads,)]
+        logs = (tuple(k.shape[1:]), (heads, width), (heads,), (heads,))
         state = self._state((heads, k.shape[2], width), logs, v.device)
         return self._ops["gated_scan"](q, k, v, decay, beta, state, self._step())
 
@@ -173,7 +173,7 @@ class Mixer:
             dt = dt + delta_bias.to(dt.dtype)[..., None]
         dt = F.softplus(dt) if delta_softplus else dt
         x, steps, b, c = (part[0].t().float() for part in (hidden_states, dt, B, C))
-        state = self._state(tuple(A.shape), [(A.shape[0],), (A.shape[0],), (A.shape[1],)], x.device)
+        state = self._state(tuple(A.shape), ((A.shape[0],), (A.shape[0],), (A.shape[1],)), x.device)
         scanned = self._ops["selective_scan"](x, steps, b, c, A.detach().float(), state, self._step())
         out = scanned.t().unsqueeze(0).to(hidden_states.dtype)
         if D is not None:

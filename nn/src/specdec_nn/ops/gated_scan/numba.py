@@ -16,7 +16,7 @@ from specdec_nn.ops.cpu.jit import njit
 from specdec_nn.ops.gated_scan.reference import gated_scan_reference
 from specdec_nn.turns import one_at_a_time
 
-ALONE: Final = 64 * 1024  # elements of states that one core passes over sooner than it wakes the others
+ALONE: Final = 256 * 1024  # elements of states that one core passes over sooner than it wakes the others
 
 
 @njit(nogil=True)
