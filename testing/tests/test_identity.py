@@ -8,6 +8,7 @@ import pytest
 
 from specdec_testing import identity
 from specdec_testing.identity import (
+    IdentityChecks,
     IdentityContract,
     assert_same_output,
     divergence,
@@ -101,7 +102,7 @@ class Spoilt(GarbageIdentity):
         return results
 
 
-@pytest.mark.parametrize("name", list(IdentityContract.promised))
+@pytest.mark.parametrize("name", list(IdentityChecks.promised))
 def test_a_spoilt_text_fails_every_check(name):
     plugins = {"garbage": stub_plugin(lambda target: Garbage(target.info.vocab_size))}
     with pytest.raises(AssertionError, match="speculation changed the output"):
