@@ -28,6 +28,7 @@ PUBLIC = {
         "specdec_core.config.tensor_files",
         "specdec_core.host.*",
         "specdec_core.cli.output",
+        "specdec_core.cli.subcommand",
     ),
     "nn": (
         "specdec_nn.drafters.*",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specdec_core.cli.output import emit
+from specdec_core.cli.subcommand import of_function, run
 from specdec_core.config.json_hints import quoting_hint
 from specdec_core.errors import RequestError
 from specdec_engine.text.prompt_files import read_prompts
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from specdec_engine.reporting.speed import Speed
     from specdec_engine.sampling_params import SamplingParams
 
-# The base of unknown options, missing arguments and bad values; typer has no public name for it.
-USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 HELP = "Complete prompts with a Hugging Face model, with or without speculation."
 DEFAULTS = {"max_tokens": 128, "temperature": 0.0}
 
@@ -33,15 +32,7 @@ def command(args: list[str]) -> int:
 
     Raises RequestError for arguments that do not fit, like any other SpecdecError for what then goes wrong.
     """
-    cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    cli.command(help=HELP)(generate)
-    try:
-        result = typer.main.get_command(cli)(args, prog_name="specdec generate", standalone_mode=False)
-    except USAGE_ERROR as error:
-        said: Any = error
-        message = f"{said.format_message()} (see `specdec generate --help`)"
-        raise RequestError(message) from error
-    return result if isinstance(result, int) else 0
+    return run(of_function(generate, HELP), args, "generate")
 
 
 def generate(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
+from specdec_core.cli.subcommand import of_function, run
 from specdec_core.errors import RequestError
 
-# The base of unknown options, missing arguments and bad values; typer has no public name for it.
-USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 HELP: Final = (
     "Measure methods beside plain decoding on the same prompts: speed-up with intervals, acceptance, identity."
 )
@@ -24,15 +23,7 @@ def command(args: list[str]) -> int:
     """
     from specdec_engine.bench.methods import repeat_option
 
-    cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    cli.command(help=HELP)(bench)
-    try:
-        result = typer.main.get_command(cli)(repeat_option(args), prog_name="specdec bench", standalone_mode=False)
-    except USAGE_ERROR as error:
-        said: Any = error
-        message = f"{said.format_message()} (see `specdec bench --help`)"
-        raise RequestError(message) from error
-    return result if isinstance(result, int) else 0
+    return run(of_function(bench, HELP), repeat_option(args), "bench")
 
 
 def bench(

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from specdec_core.cli.output import emit
+from specdec_core.cli.subcommand import of_function, run
 from specdec_core.errors import RequestError
 
 if TYPE_CHECKING:
     from specdec_engine.bench.methods import Method
     from specdec_engine.traces import Trace
 
-# The base of unknown options, missing arguments and bad values; typer has no public name for it.
-USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 HELP: Final = "Score methods that look ids up on recorded token traces, without the target model."
 
 
@@ -28,15 +27,7 @@ def command(args: list[str]) -> int:
     """
     from specdec_engine.bench.methods import repeat_option
 
-    cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    cli.command(help=HELP)(replay)
-    try:
-        result = typer.main.get_command(cli)(repeat_option(args), prog_name="specdec replay", standalone_mode=False)
-    except USAGE_ERROR as error:
-        said: Any = error
-        message = f"{said.format_message()} (see `specdec replay --help`)"
-        raise RequestError(message) from error
-    return result if isinstance(result, int) else 0
+    return run(of_function(replay, HELP), repeat_option(args), "replay")
 
 
 def replay(

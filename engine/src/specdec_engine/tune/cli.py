@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from specdec_core.errors import RequestError
-from specdec_engine.bench.cli import USAGE_ERROR, read_numbers
+from specdec_core.cli.subcommand import of_function, run
+from specdec_engine.bench.cli import read_numbers
 
 HELP: Final = "Choose method and number of drafts for these prompts on this machine, and write configurations."
 
@@ -20,15 +20,7 @@ def command(args: list[str]) -> int:
     """
     from specdec_engine.bench.methods import repeat_option
 
-    cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    cli.command(help=HELP)(tune)
-    try:
-        typer.main.get_command(cli)(repeat_option(args), prog_name="specdec tune", standalone_mode=False)
-    except USAGE_ERROR as error:
-        said: Any = error
-        message = f"{said.format_message()} (see `specdec tune --help`)"
-        raise RequestError(message) from error
-    return 0
+    return run(of_function(tune, HELP), repeat_option(args), "tune")
 
 
 def tune(

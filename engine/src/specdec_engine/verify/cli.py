@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
+from specdec_core.cli.subcommand import of_function, run
 from specdec_core.errors import RequestError
-from specdec_engine.bench.cli import USAGE_ERROR
 
 HELP: Final = (
     "Verify on prompts that a speculative configuration keeps the model's text: tokens, or their distribution."
@@ -20,15 +20,7 @@ def command(args: list[str]) -> int:
 
     Raises RequestError for arguments that do not fit, like any other SpecdecError for what then goes wrong.
     """
-    cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    cli.command(help=HELP)(verify)
-    try:
-        result = typer.main.get_command(cli)(args, prog_name="specdec verify", standalone_mode=False)
-    except USAGE_ERROR as error:
-        said: Any = error
-        message = f"{said.format_message()} (see `specdec verify --help`)"
-        raise RequestError(message) from error
-    return result if isinstance(result, int) else 0
+    return run(of_function(verify, HELP), args, "verify")
 
 
 def verify(

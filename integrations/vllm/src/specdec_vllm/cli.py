@@ -10,14 +10,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from specdec_core.cli.output import emit
+from specdec_core.cli.subcommand import of_function, run
 from specdec_core.config.speculative import ResolvedConfig, SpeculativeConfig
-from specdec_core.errors import ConfigError, RequestError
+from specdec_core.errors import ConfigError
 from specdec_core.sources import TargetInfo
 from specdec_vllm.routes import Route, choose
 from specdec_vllm.settings import KEY, K, settle
 
-# The base of unknown options, missing arguments and bad values; typer has no public name for it.
-USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 HELP: Final = "Show how vLLM would run a speculative configuration: by a method of its own, or by a drafter of ours."
 
 
@@ -27,15 +26,7 @@ def command(args: list[str]) -> int:
     Raises RequestError for arguments that do not fit, and ConfigError, TargetError or PluginError for a configuration
     that cannot be used.
     """
-    cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    cli.command(help=HELP)(route)
-    try:
-        result = typer.main.get_command(cli)(args, prog_name="specdec vllm", standalone_mode=False)
-    except USAGE_ERROR as error:
-        said: Any = error
-        message = f"{said.format_message()} (see `specdec vllm --help`)"
-        raise RequestError(message) from error
-    return result if isinstance(result, int) else 0
+    return run(of_function(route, HELP), args, "vllm")
 
 
 def route(

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from specdec_core.cli.output import emit
-from specdec_core.errors import RequestError
+from specdec_core.cli.subcommand import run
 
-# The base of unknown options, missing arguments and bad values; typer has no public name for it.
-USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 HELP = "Look into cache files of suffix decoding, and join them."
 
 Files = Annotated[list[Path], typer.Argument(help="Files that `save_cache` or this command wrote, the oldest first.")]
@@ -24,13 +22,7 @@ def command(args: list[str]) -> int:
     cli = typer.Typer(help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     cli.command("inspect")(inspect)
     cli.command("merge")(merge)
-    try:
-        result = typer.main.get_command(cli)(args or ["--help"], prog_name="specdec suffix", standalone_mode=False)
-    except USAGE_ERROR as error:
-        said: Any = error
-        message = f"{said.format_message()} (see `specdec suffix --help`)"
-        raise RequestError(message) from error
-    return result if isinstance(result, int) else 0
+    return run(cli, args or ["--help"], "suffix")
 
 
 def inspect(
