@@ -77,7 +77,7 @@ class EngineOptions:
     logprobs_mode: str
     log_stats: bool
     fused: bool = True
-    prefix_caching: bool = True
+    prefix_caching: bool | None = None
     lora: str | None = None
 
 
@@ -110,14 +110,11 @@ def build_engine(options: EngineOptions) -> Engine:
         target = _target(model, info, options.limits, registry.kernels, tokenizer)
         undo.callback(target.close)
         bytes_per_token = probe(target.flat)
-        prefix_caching = options.prefix_caching and not target.flat.keeps_states
-        if target.flat.keeps_states:
-            _check_chains(resolved)
-            logger.info("layers of %s keep recurrent states, so no prefix is reused", type(model).__name__)
+        _check_states(options, target, resolved)
         states = _states(target, resolved)
         if options.fused:
             fuse(target.flat)
-        if prefix_caching:
+        if _reuses_prefixes(options, target):
             bytes_per_token += kept_row_bytes(resolved, target.info, target.dtype)
         target.set_budget(_planned(options.limits, target, resolved, bytes_per_token, states))
         keys, speculation, reports = NoiseKeys.of(options.seed, None, None), None, None
@@ -144,7 +141,7 @@ def _checked(options: EngineOptions) -> tuple[str | torch.dtype, Registry]:
         message = f"trust_remote_code={options.trust_remote_code!r}: expected True or False"
         raise TargetError(message)
     for name, given in (("fused", options.fused), ("enable_prefix_caching", options.prefix_caching)):
-        if given not in (True, False):
+        if given not in (True, False) and (given is not None or name == "fused"):
             message = f"{name}={given!r}: expected True or False"
             raise TargetError(message)
     if options.lora is not None and options.hf_model is not None:
@@ -198,8 +195,7 @@ def _compose(
     kernels = registry.kernels
     sampler = Sampler(kernels.get("race", target.device), kernels.get("truncate", target.device))
     all_rows = resolved is not None and resolved.traits.rows == "all"
-    reuse = options.prefix_caching and not target.flat.keeps_states
-    prefix = PrefixCache(target, enabled=reuse, keeps_rows=all_rows)
+    prefix = PrefixCache(target, enabled=_reuses_prefixes(options, target), keeps_rows=all_rows)
     scheduler = Scheduler(target, prefix, options.limits.max_num_seqs, preempted)
     logprobs = LogprobReader(options.logprobs_mode, target.tokenizer)
     metrics = SpecMetrics() if reports is None else reports.metrics
@@ -237,11 +233,27 @@ def _target(model: nn.Module, info: TargetInfo, limits: Limits, kernels: Kernels
     )
 
 
-def _check_chains(resolved: ResolvedConfig | None) -> None:
-    """Raise ConfigError for a method that drafts trees, whose branches a recurrent state cannot follow."""
+def _reuses_prefixes(options: EngineOptions, target: Target) -> bool:
+    """Return whether prefixes are reused: pages of keys and values hold no recurrent states."""
+    return options.prefix_caching is not False and not target.flat.keeps_states
+
+
+def _check_states(options: EngineOptions, target: Target, resolved: ResolvedConfig | None) -> None:
+    """Say what a target with recurrent states cannot have; raises where it is asked for.
+
+    ConfigError for a method that drafts trees, whose branches a state cannot follow; TargetError for prefix reuse.
+    """
+    if not target.flat.keeps_states:
+        return
     if resolved is not None and resolved.traits.shape == "tree":
         message = f"method: {trees_problem(resolved.method)}; set {resolved.method} up for chains"
         raise ConfigError(message)
+    what = f"layers of {type(target.flat.model).__name__} keep recurrent states, so no prefix is reused"
+    if options.prefix_caching:
+        message = f"enable_prefix_caching=True: {what}; leave it out"
+        raise TargetError(message)
+    if options.prefix_caching is None:
+        logger.info("%s", what)
 
 
 def _states(target: Target, resolved: ResolvedConfig | None) -> States:

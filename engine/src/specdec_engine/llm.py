@@ -61,7 +61,7 @@ class LLM(VllmMethods):
     fused                on a CPU, run the layers in one pass of compiled code where the model is made of blocks that it
                          knows; False: always run the model's modules
     enable_prefix_caching  a request takes over the longest committed prefix of its ids that is still in the KV arena;
-                         None is True
+                         None: where the target allows it, and True is refused where it does not
     lora                 a LoRA adapter for all requests: a folder of peft or a hub id; it is merged into the weights.
                          Drafters are not adapted. One adapter a request is left to vLLM
     disable_log_stats    say nothing; else the logger `specdec_engine` gets two lines (INFO) for ten seconds of work
@@ -134,7 +134,7 @@ class LLM(VllmMethods):
             log_stats=not disable_log_stats,
             fused=fused,
             lora=None if lora is None else fspath(lora),
-            prefix_caching=True if enable_prefix_caching is None else enable_prefix_caching,
+            prefix_caching=enable_prefix_caching,
         )
         self._engine = build_engine(options)
         self.tokenizer = self._engine.target.tokenizer

@@ -297,6 +297,12 @@ def test_no_prefix_is_taken_over_from_another_request() -> None:
     assert ids_of(results[:1]) == ids_of(results[1:])
 
 
+def test_prefix_reuse_that_is_asked_for_is_refused_by_name() -> None:
+    said = "enable_prefix_caching=True: layers of Lfm2ForCausalLM keep recurrent states"
+    with pytest.raises(TargetError, match=said):
+        LLM(hf_model=target("lfm2"), enable_prefix_caching=True)
+
+
 def test_free_and_held_slots_are_kept_count_of_under_preemption() -> None:
     model, texts, sampling = target("lfm2"), prompts((30, 41, 22, 35)), params(4, 0.0, 40)
     with LLM(hf_model=model, kv_cache_tokens=128) as llm:

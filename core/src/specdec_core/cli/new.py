@@ -51,7 +51,7 @@ KINDS: Final = {
     "head": Kind(
         "Drafts with heads over the target's last hidden state",
         "step",
-        ("numba>=0.60", "numpy>=1.26", "torch>=2.6"),
+        ("numba>=0.60", "numpy>=1.26", "torch>=2.13"),
     ),
     "tree": Kind(
         "Drafts a tree of what followed the newest id at several earlier places",
