@@ -10,7 +10,9 @@ import torch
 from runs import VOCAB, ids_of, params, prompts, run, target
 
 from specdec_core.draft import BatchView, Draft
+from specdec_core.markers import hookimpl
 from specdec_core.metrics import SpecMetrics
+from specdec_core.stats import StepStats
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.decoding import trees
@@ -284,6 +286,33 @@ def test_positions_of_the_metrics_are_depths() -> None:
         llm.generate(texts, sampling)
         assert llm.get_metrics().drafted_per_pos == metrics.drafted_per_pos
         assert llm.get_metrics().accepted_per_pos == metrics.accepted_per_pos
+
+
+def test_observers_are_told_which_nodes_were_accepted() -> None:
+    model, texts, sampling = target("llama"), prompts((9,)), params(1, 0.0, max_tokens=12)
+    answer, begin = ids_of(run(model, texts, sampling))[0][0], len(texts[0]["prompt_token_ids"])
+    seen: list[list[list[int]]] = []
+
+    class Second(TreeStub):
+        def tree(self, batch: BatchView, i: int) -> Tree:
+            ahead = answer[len(batch.requests[i].tokens) - begin :][:2]
+            if len(ahead) < 2 or batch.max_draft[i] < 4:
+                return [], []
+            first, second = ahead
+            return [(first + 1) % VOCAB, first, (second + 1) % VOCAB, second], [-1, -1, 1, 1]
+
+    class Listening:
+        @hookimpl
+        def specdec_step_finished(self, step: StepStats) -> None:
+            if any(step.drafted):
+                assert step.nodes is not None
+                seen.append(step.nodes)
+
+    config = {"method": "stub", "num_speculative_tokens": 4, "observers": ["listening"]}
+    plugins = {"stub": stub_plugin(Second()), "listening": Listening()}
+    with LLM(hf_model=model, speculative_config=config, plugins=plugins) as llm:
+        assert ids_of(llm.generate(texts, sampling))[0][0] == answer
+    assert seen[:3] == [[[1, 3]]] * 3  # near the end of the text trees are cut
 
 
 def test_a_method_for_trees_may_draft_chains_and_they_are_cut_at_the_end_of_the_context() -> None:

@@ -54,6 +54,17 @@ def test_estimates_count_for_what_they_turn_out_to_be():
     assert step(controller, [[0.95, 0.95]], [2]) == [2]
 
 
+def test_of_a_tree_the_nodes_that_were_accepted_count_and_not_the_first_ones():
+    controller, request = made(Table(free)), SimpleNamespace(id="a")
+    for _ in range(200):  # of two siblings, that which says 0.15 is always right
+        controller.limit([request], [8])
+        assert controller.trim([request], [np.array([0.95, 0.15], np.float32)]) == [2]
+        controller.observe(StepStats(["a"], [2], [2], [1], [2], nodes=[[1]]))
+    controller.use_costs(Table(lambda rows: 10.0 + 3.0 * rows))
+    assert step(controller, [[0.95]]) == [0]
+    assert step(controller, [[0.15]]) == [1]
+
+
 def test_a_method_without_estimates_is_reported_once_and_keeps_its_drafts(caplog):
     controller = made(Table(linear))
     with caplog.at_level(logging.WARNING):

@@ -21,7 +21,7 @@ THROUGH_VLLM: Final = "only its config.json is read here, for hosts with modules
 NO_CLASS: Final = f"transformers has no class for its target: {THROUGH_VLLM}"
 NOT_STUDIED: Final = f"the layout of its MTP tensors has not been studied: {THROUGH_VLLM}"
 NOT_BUILT: Final = f"its MTP modules are not built yet: {THROUGH_VLLM}"
-HYBRID: Final = f"its target has recurrent layers, and modules for such targets are not built yet: {THROUGH_VLLM}"
+HYBRID: Final = f"its target has recurrent layers, and its MTP modules are not built yet: {THROUGH_VLLM}"
 
 # A file of a language model in another one, whose text_config takes its place before any row is tried.
 WRAPPERS: Final = ("NemotronH_Super_Omni_Reasoning_V3", "NemotronH_Omni_Reasoning_V3")
