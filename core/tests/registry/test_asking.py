@@ -2,7 +2,11 @@
 
 import json
 import logging
+import os
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -36,6 +40,22 @@ def specdec_method_traits(ctx):
 def specdec_make_proposer(ctx): ...
 """
 HANGS = "import time, pathlib\npathlib.Path({marker!r}).open('a').write('x')\ntime.sleep(100)"
+WAITS = """
+import pathlib, time
+pathlib.Path({begun!r}).touch()
+while not pathlib.Path({go!r}).exists():
+    time.sleep(0.01)
+"""
+ASKS = """
+from specdec_core.registry import asking
+from specdec_core.registry.catalog import Catalog
+from specdec_core.registry.loader import Registry
+from specdec_core.sources import DraftSource
+asking.LIMIT = 3.0
+records = Catalog.discover([{site!r}]).of_kind("proposer")
+for answer in asking.ask("detect", records, Registry(Catalog.of([])), DraftSource({checkpoint!r})):
+    print(answer.said and answer.said["method"], answer.problem or "no problem")
+"""
 DIES = "import os; os._exit(7)"
 PATCHES = "import json\njson.dumps = None\n"
 
@@ -130,3 +150,22 @@ def test_without_a_child_process_plugins_are_asked_here(site, settle, checkpoint
         with pytest.raises(ConfigError, match="zoo: unknown key"):
             settle(model=checkpoint, zoo=1)
     assert sum("they are asked in this one" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.slow
+def test_a_machine_that_stands_still_costs_no_plugin_its_answer(site, checkpoint, tmp_path):
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    site.proposer("alpha", WAITS.format(begun=str(begun), go=str(go)) + DETECTS.format(name="alpha"))
+    asks = subprocess.Popen(
+        [sys.executable, "-c", ASKS.format(site=str(site.folder), checkpoint=checkpoint)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(site.folder)},
+        start_new_session=True,
+    )
+    while not begun.exists():
+        time.sleep(0.01)
+    os.killpg(asks.pid, signal.SIGSTOP)
+    time.sleep(3.5)
+    go.touch()
+    os.killpg(asks.pid, signal.SIGCONT)
+    assert asks.communicate()[0].decode().strip() == "alpha no problem"

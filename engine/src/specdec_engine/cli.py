@@ -15,6 +15,7 @@ from specdec_core.cli.output import emit
 from specdec_core.cli.subcommand import of_function, run
 from specdec_core.config.json_hints import quoting_hint
 from specdec_core.errors import RequestError
+from specdec_engine import cli_options as options
 from specdec_engine.text.prompt_files import read_prompts
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def command(args: list[str]) -> int:
 
 
 def generate(
-    model: Annotated[str, typer.Argument(help="Folder of the model, a .gguf file, or a hub id.")],
+    model: options.Model,
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt; may be given several times.")] = None,
     prompts: Annotated[
         Path | None, typer.Option(help="File with a prompt a line, or .jsonl with 'prompt' or 'turns' in each object.")
@@ -53,21 +54,19 @@ def generate(
     sampling_params: Annotated[
         str | None, typer.Option(help='Any field of SamplingParams, as JSON: \'{"top_p": 0.9, "stop": ["END"]}\'.')
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Put each prompt through the chat template.")] = False,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    chat: options.Chat = False,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
     decode_width: Annotated[
         int | None, typer.Option(help="Fixed number of rows of every decode forward, for bit-identical tokens.")
     ] = None,
-    max_model_len: Annotated[int | None, typer.Option(help="The most tokens of prompt and output together.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model, if it needs some.")
-    ] = False,
+    max_model_len: options.MaxModelLen = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     lora: Annotated[
         str | None, typer.Option(help="A LoRA adapter for all prompts: a folder of peft, or a hub id.")
     ] = None,
-    plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
+    plugin: options.Plugin = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print text as it comes.")] = False,
     compare: Annotated[
         bool,

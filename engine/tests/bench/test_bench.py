@@ -289,7 +289,7 @@ def test_what_cannot_work_is_said_before_weights_are_loaded(
     def loaded(*_: Any) -> None:
         raise AssertionError("weights were loaded")
 
-    monkeypatch.setattr("specdec_engine.bench.session.load_plain", loaded)
+    monkeypatch.setattr("specdec_engine.bench.prompted.load_plain", loaded)
     other = tmp_path / "other.json"
     other.write_text('{"rows": []}')
     more, methods, said = WRONG[case]

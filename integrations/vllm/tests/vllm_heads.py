@@ -94,10 +94,32 @@ def dflash(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, An
 def dflash2(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
     """A DFlash2 head over what leaves the first and the last of four layers."""
     made = from_plugin("dflash", "dflash_checkpoints")
-    tensors = made.trunk(width, 2 * width, seed=0) | made.vocabulary(width, words, words, seed=0)
-    tensors |= made.conv_tensors(width, seed=0) | made.selector_tensors(width, words, seed=0)
-    section = {"target_layer_ids": [0, 3], "mask_token_id": words - 1, **made.SELECTOR_KEYS}
-    settings = made.config(width, vocab_size=words, architectures=["DFlash2DraftModel"], dflash_config=section)
+    extra = made.conv_tensors(width, seed=0) | made.selector_tensors(width, words, seed=0)
+    return on_a_block(folder, width, words, extra, made.SELECTOR_KEYS, "DFlash2DraftModel")
+
+
+def lilicorr(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
+    """A LiLiCorr head over what leaves the first and the last of four layers."""
+    made = from_plugin("dflash", "dflash_checkpoints")
+    extra = made.lattice_tensors(width, 16, 0, heads=2, layers=2, factor=6)
+    section = {**made.LATTICE_KEYS, "lilicorr_hidden_size": 16}
+    return on_a_block(folder, width, words, extra, section, "LiLiCorrDraftModel")
+
+
+def domino(folder: Path, width: int = WIDTH, words: int = WORDS) -> dict[str, Any]:
+    """A Domino head over what leaves the first and the last of four layers."""
+    made = from_plugin("dflash", "dflash_checkpoints")
+    return on_a_block(folder, width, words, made.domino_tensors(width, 0, words), made.DOMINO_KEYS, "DFlashDraftModel")
+
+
+def on_a_block(
+    folder: Path, width: int, words: int, extra: dict[str, Any], section: dict[str, Any], architecture: str
+) -> dict[str, Any]:
+    """A head with tensors and keys besides those of a DFlash block."""
+    made = from_plugin("dflash", "dflash_checkpoints")
+    tensors = made.trunk(width, 2 * width, seed=0) | made.vocabulary(width, words, words, seed=0) | extra
+    section = {"target_layer_ids": [0, 3], "mask_token_id": words - 1, **section}
+    settings = made.config(width, vocab_size=words, architectures=[architecture], dflash_config=section)
     return {"method": "dflash", "model": made.save(folder, tensors, settings), "num_speculative_tokens": 4}
 
 
@@ -141,7 +163,7 @@ HEADS = {
     "mlp_speculator": mlp_speculator,
     "dflash": dflash,
 }
-VARIANTS = {"lstm": lstm, "dflash2": dflash2}  # other heads of these methods
+VARIANTS = {"lstm": lstm, "dflash2": dflash2, "lilicorr": lilicorr, "domino": domino}  # other heads of these methods
 
 
 def perfect_eagle(folder: Path, words: int) -> dict[str, Any]:

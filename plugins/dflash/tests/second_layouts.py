@@ -7,14 +7,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dflash_checkpoints as checkpoints
-from dflash_checkpoints import CONV_KEYS, GROUP, SELECTOR_KEYS, TAPS, TOP_K, conv_tensors, selector_tensors
+from dflash_checkpoints import (
+    BLOCK,
+    CONV_KEYS,
+    DOMINO_KEYS,
+    GROUP,
+    LATTICE_KEYS,
+    SELECTOR_KEYS,
+    TAPS,
+    TOP_K,
+    conv_tensors,
+    domino_tensors,
+    lattice_tensors,
+    selector_tensors,
+)
 from dflash_layouts import TARGET, VOCAB, WIDTH, Layout, flash, speculators
 from dflash_oracle import Meaning
 from second_oracle import Second, SecondOracle
-from torch import Tensor
-
-BLOCK = 8
-GRU, INNER = 12, 10
 
 
 @dataclass(frozen=True)
@@ -30,59 +39,6 @@ class SecondLayout(Layout):
 
 def on_top(layout: Layout, second: Second, **changes: Any) -> SecondLayout:
     return SecondLayout(**{**vars(layout), "second": second, **changes})
-
-
-def lattice_tensors(width: int, inner: int, seed: int, *, heads: int, layers: int, factor: int) -> dict[str, Tensor]:
-    w = checkpoints.Weights(seed + 5000)
-    found = {
-        "feature_norm.weight": w.vector(5),
-        "feature_norm.bias": w.vector(5, 0.0),
-        "slot_embedding": w.matrix(BLOCK - 1, inner).view(1, 1, BLOCK - 1, 1, inner),
-        "rank_embedding": w.matrix(TOP_K, inner).view(1, 1, 1, TOP_K, inner),
-        "relative_slot_bias": w.matrix(heads, 2 * BLOCK - 1, 4.0),
-        "same_slot_bias": w.vector(heads, 0.5),
-        "output_norm.weight": w.vector(inner),
-        "anchor_norm.weight": w.vector(inner),
-    }
-    sizes = {"pass_hidden_proj": (inner, width), "context_proj": (inner, width)}
-    sizes |= {"feature_mlp.up_proj": (inner, 5), "feature_mlp.down_proj": (inner, inner)}
-    sizes |= {"factor_input_proj": (inner, 3 * inner), "out_head": (factor, inner), "in_head": (factor, inner)}
-    sizes |= {"anchor_out_head": (factor, inner)}
-    sizes |= {} if inner == width else {"token_proj": (inner, width)}
-    for i in range(layers):
-        p = f"layers.{i}."
-        found |= {f"{p}attn_norm.weight": w.vector(inner), f"{p}mlp_norm.weight": w.vector(inner)}
-        found |= {f"{p}attn.in_proj_weight": w.matrix(3 * inner, inner)}
-        found |= {f"{p}attn.in_proj_bias": w.vector(3 * inner, 0.0)}
-        sizes |= {f"{p}attn.out_proj": (inner, inner)}
-        sizes |= {f"{p}mlp.up_proj": (int(1.5 * inner), inner), f"{p}mlp.down_proj": (inner, int(1.5 * inner))}
-    for name, size in sizes.items():
-        found |= {f"{name}.weight": w.matrix(*size), f"{name}.bias": w.vector(size[0], 0.0)}
-    return {f"lilicorr.{name}": tensor for name, tensor in found.items()}
-
-
-def domino_tensors(width: int, seed: int, rows: int = VOCAB) -> dict[str, Tensor]:
-    w = checkpoints.Weights(seed + 6000)
-    return {
-        "prefix_gru.weight_ih_l0": w.matrix(3 * GRU, width, 3.0),
-        "prefix_gru.weight_hh_l0": w.matrix(3 * GRU, GRU, 2.0),
-        "embed_proj.0.weight": w.matrix(INNER, width + GRU, 3.0),
-        "embed_proj.2.weight": w.matrix(rows, INNER, 6.0),
-    }
-
-
-LATTICE_KEYS = {
-    "lilicorr_enabled": True,
-    "block_size": BLOCK,
-    "lilicorr_candidate_topk": TOP_K,
-    "lilicorr_num_heads": 2,
-    "lilicorr_num_layers": 2,
-    "lilicorr_mlp_ratio": 1.5,
-    "lilicorr_factor_dim": 6,
-    "lilicorr_vector_eps": 1e-6,
-    "lilicorr_logit_scale": 7.0,
-}
-DOMINO_KEYS = {"projector_type": "domino", "gru_hidden_dim": GRU, "emb_dim": INNER, "pure_draft_prefix_len": 1}
 
 
 def dflash2(

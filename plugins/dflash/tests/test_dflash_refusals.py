@@ -27,7 +27,7 @@ def with_settings(layout: Layout, **settings: Any) -> Layout:
 
 
 def within(layout: Layout, **keys: Any) -> Layout:
-    section = {**layout.settings["dflash_config"], **keys}
+    section = {**layout.settings.get("dflash_config", {}), **keys}
     return with_settings(layout, dflash_config={key: value for key, value in section.items() if value is not None})
 
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from specdec_testing import layouts, watching
 from specdec_testing.fakes import FakeTarget
 from specdec_testing.targets import tiny_target
 
 TARGET = tiny_target("llama")
 WIDTH, VOCAB = TARGET.config.hidden_size, TARGET.config.vocab_size
 INFO = FakeTarget(TARGET).info
+settled, built = watching.over(TARGET)
+save = partial(layouts.save, file="hydra_lm_head.pt")
 TABLE = TARGET.get_input_embeddings().weight.detach()
 Linear = tuple[Tensor, Tensor]  # weight and bias
 
@@ -114,17 +115,3 @@ def config(heads: Heads, **keys: Any) -> dict[str, Any]:
         "transformers_version": "4.36.2",
         **keys,
     }
-
-
-def save(
-    folder: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any] | None, file: str = "hydra_lm_head.pt"
-) -> str:
-    """Write a checkpoint, without config.json if `settings` is None, and return its folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if settings is not None:
-        (folder / "config.json").write_text(json.dumps(dict(settings)))
-    if file.endswith(".safetensors"):
-        save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, folder / file)
-    else:
-        torch.save(dict(tensors), folder / file)
-    return str(folder)

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from hydra_checkpoints import TABLE, TARGET, VOCAB, WIDTH, Heads, config, random_heads, save, tensors_of
-from torch import Tensor
+from hydra_checkpoints import TABLE, TARGET, VOCAB, WIDTH, Heads, config, random_heads, tensors_of
+
+from specdec_testing.layouts import Layout as Stored
+
+Layout = Stored[Heads]
 
 TARGET_CONFIG = TARGET.config.to_dict()
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Heads, and what a trainer makes of them."""
-
-    heads: Heads
-    tensors: dict[str, Tensor]
-    settings: dict[str, Any] | None
-    file: str = "hydra_lm_head.pt"
-
-    def save(self, folder: Path) -> str:
-        return save(folder, self.tensors, self.settings, self.file)
 
 
 def layout(heads: Heads, file: str = "hydra_lm_head.pt", *, once: bool = False, **keys: Any) -> Layout:
@@ -37,7 +25,7 @@ def with_copies(made: Layout) -> Layout:
         "prefix_embeding_layer.embed_tokens.weight": torch.zeros(VOCAB, WIDTH),
         "prefix_embeding_layer.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
     }
-    return Layout(made.heads, {**made.tensors, **more}, made.settings, made.file)
+    return Layout(made.parts, {**made.tensors, **more}, made.settings, made.file)
 
 
 def padded(heads: Heads) -> Layout:
@@ -49,7 +37,7 @@ def padded(heads: Heads) -> Layout:
 
 def without_config(heads: Heads) -> Layout:
     made = layout(heads)
-    return Layout(heads, made.tensors, None)
+    return Layout(heads, made.tensors, None, made.file)
 
 
 LAYOUTS: dict[str, Layout] = {

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import hydra_oracle as oracle
 import pytest
 import torch
-from hydra_checkpoints import VOCAB, Head
+from hydra_checkpoints import Head, built
 from hydra_layouts import LAYOUTS, Layout
-from hydra_watch import Watch, assert_all_are, built
 
 from specdec_core.token_tree import parse_tree
 from specdec_nn.drafters.published_trees import named
 from specdec_plugin_hydra.heads import HydraHead, HydraNetwork
-from specdec_testing.contract import script_batch
-from specdec_testing.driving import Driver
+from specdec_testing.watching import Watch, assert_all_are
+from specdec_testing.watching import driven as drive
 
 # Two layouts for every change, all of them in `make test`.
 SOME_OFTEN = [name if i < 2 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(LAYOUTS)]
@@ -30,27 +28,15 @@ DRAWN = {"draft_sample_method": "probabilistic"}
 
 def driven(layout: Layout, folder: Path, *, gaps: bool = False, **keys: Any) -> Watch:
     """Run the heads through the lives of some requests; chains are accepted in part."""
-    proposer, resolved, target = built(layout.save(folder), **keys)
-    watch = Watch(proposer)
-    driver = Driver(watch, resolved.traits, target)
-    for seed in range(2):
-        scripts = script_batch(10, seed, VOCAB, resolved.num_speculative_tokens)
-        if gaps:
-            lost = [{"skip": 3 * (i % 2), "off": frozenset({1, 2}), "preempt": 3} for i in range(len(scripts))]
-            scripts = [replace(script, **changes) for script, changes in zip(scripts, lost, strict=True)]
-        driver.run(scripts)
-    assert driver.problems == []
-    assert len(watch.rows) > (20 if gaps else 50)
-    assert watch.widest > 4
-    return watch
+    return drive(*built(layout.save(folder), **keys), least=20 if gaps else 50, gaps=gaps)
 
 
 @pytest.mark.parametrize("name", SOME_OFTEN)
 def test_chains_of_every_layout_are_the_oracles(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     watch = driven(layout, tmp_path / "x")
-    assert max(len(row.tokens) for row in watch.rows) == len(layout.heads.heads), "k is the number of heads"
-    assert_all_are(watch.rows, lambda row: oracle.chain(layout.heads, row), clear=1e-5)
+    assert max(len(row.tokens) for row in watch.rows) == len(layout.parts.heads), "k is the number of heads"
+    assert_all_are(watch.rows, lambda row: oracle.chain(layout.parts, row), clear=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mlp", "prefix-mlp"])
@@ -59,7 +45,7 @@ def test_after_gaps_pauses_and_preemption_drafts_are_those_of_the_rows_that_came
     watch = driven(layout, tmp_path / "x", gaps=True)
     holes = [row for row in watch.rows if row.positions != list(range(row.positions[-1] + 1))]
     assert len(holes) > 10
-    assert_all_are(watch.rows, lambda row: oracle.chain(layout.heads, row), clear=1e-5)
+    assert_all_are(watch.rows, lambda row: oracle.chain(layout.parts, row), clear=1e-5)
 
 
 @pytest.mark.slow
@@ -69,7 +55,7 @@ def test_trees_are_the_oracles(name: str, shape: str, tmp_path: Path) -> None:
     layout, paths = LAYOUTS[name], parse_tree(TREES[shape])
     watch = driven(layout, tmp_path / "x", speculative_token_tree=TREES[shape])
     assert {len(row.tokens) for row in watch.rows} >= {1, len(paths)}, "limits cut some trees"
-    assert_all_are(watch.rows, lambda row: oracle.tree(layout.heads, row, paths), clear=1e-6)
+    assert_all_are(watch.rows, lambda row: oracle.tree(layout.parts, row, paths), clear=1e-6)
 
 
 def test_the_tree_of_the_method_is_the_oracles(tmp_path: Path) -> None:
@@ -77,7 +63,7 @@ def test_the_tree_of_the_method_is_the_oracles(tmp_path: Path) -> None:
     assert paths is not None
     watch = driven(layout, tmp_path / "x", speculative_token_tree="mc_sim_7b_63")
     assert max(len(row.tokens) for row in watch.rows) == 63
-    assert_all_are(watch.rows, lambda row: oracle.tree(layout.heads, row, paths), clear=1e-6)
+    assert_all_are(watch.rows, lambda row: oracle.tree(layout.parts, row, paths), clear=1e-6)
 
 
 def test_candidates_of_one_head_differ_from_parent_to_parent(tmp_path: Path) -> None:
@@ -92,7 +78,7 @@ def test_the_fastest_kernels_of_this_machine_draft_the_same(tmp_path: Path, monk
     monkeypatch.delenv("SPECDEC_KERNELS", raising=False)
     layout = LAYOUTS["prefix-mlp"]
     watch = driven(layout, tmp_path / "x")
-    assert_all_are(watch.rows, lambda row: oracle.chain(layout.heads, row), clear=1e-4)
+    assert_all_are(watch.rows, lambda row: oracle.chain(layout.parts, row), clear=1e-4)
 
 
 @pytest.mark.parametrize("tree", [None, TREES["deep"]])
@@ -105,11 +91,11 @@ def test_drawn_drafts_report_the_oracles_distributions(name: str, tree: str | No
         if row.temperature == 0:
             assert set(row.law_rows) <= {-1}
             continue
-        x, paths = oracle.input_state(layout.heads, row), list[list[int]]()
+        x, paths = oracle.input_state(layout.parts, row), list[list[int]]()
         for token, parent, law_row in zip(row.tokens, row.parents, row.law_rows, strict=True):
             above = [row.text[-1]] if parent < 0 else paths[parent]
             paths.append([*above, token])
-            logits = oracle.head_logits(layout.heads.heads[len(above) - 1], x, above)
+            logits = oracle.head_logits(layout.parts.heads[len(above) - 1], x, above)
             assert row.laws is not None
             found = row.laws[law_row].double()
             torch.testing.assert_close(found, (logits / row.temperature).softmax(-1), atol=2e-6, rtol=1e-3)

@@ -2,84 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import pytest
 from hydra_checkpoints import TARGET
-from hydra_layouts import LAYOUTS, Layout
+from hydra_layouts import LAYOUTS
 
-from specdec_testing.contract import ProposerContract
-from specdec_testing.fakes import FakeTarget
-from specdec_testing.identity import IdentityContract
+from specdec_testing.layouts import LayoutContract, LayoutIdentity, Shape
 
 TREE = {"speculative_token_tree": "[(0,), (1,), (0, 0), (1, 0)]"}
 DRAWN = {"draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}
 SHARED = {"draft_sample_method": "probabilistic", "rejection_sample_method": "coupled"}
-SHAPES: dict[str, tuple[Layout, dict[str, Any], int]] = {
-    "prefix chain": (LAYOUTS["prefix-mlp"], {}, 4),
-    "tree": (LAYOUTS["mlp"], TREE, 4),
-    "chain": (LAYOUTS["mlp"], {}, 4),
-    "chain of an earlier state": (LAYOUTS["mlp, an earlier state"], {}, 3),
-    "drawn chain of fewer ids": (LAYOUTS["mlp, fewer ids"], DRAWN, 3),
-    "drawn prefix tree": (LAYOUTS["prefix-mlp"], {**TREE, **DRAWN}, 4),
-    "named tree": (LAYOUTS["mlp"], {"speculative_token_tree": "mc_sim_7b_63"}, 63),
-    "shared noise": (LAYOUTS["mlp, padded"], SHARED, 4),
+SHAPES = {
+    "prefix chain": Shape(LAYOUTS["prefix-mlp"], 4),
+    "tree": Shape(LAYOUTS["mlp"], 4, TREE),
+    "chain": Shape(LAYOUTS["mlp"], 4),
+    "chain of an earlier state": Shape(LAYOUTS["mlp, an earlier state"], 3),
+    "drawn chain of fewer ids": Shape(LAYOUTS["mlp, fewer ids"], 3, DRAWN),
+    "drawn prefix tree": Shape(LAYOUTS["prefix-mlp"], 4, {**TREE, **DRAWN}),
+    "named tree": Shape(LAYOUTS["mlp"], 63, {"speculative_token_tree": "mc_sim_7b_63"}),
+    "shared noise": Shape(LAYOUTS["mlp, padded"], 4, SHARED),
 }
 
 
-class TestEveryShape(ProposerContract):
-    @pytest.fixture(params=SHAPES)
-    def shape(self, request):
-        return SHAPES[request.param]
-
+class Method:
     @pytest.fixture
     def method(self):
         return "hydra"
 
-    @pytest.fixture
-    def k(self, shape):
-        return shape[2]
 
-    @pytest.fixture
-    def options(self, shape, tmp_path) -> Mapping[str, Any]:
-        return {**shape[1], "model": shape[0].save(tmp_path / "heads")}
-
-    @pytest.fixture
-    def target(self) -> FakeTarget:
-        return FakeTarget(TARGET)
+class TestEveryShape(Method, LayoutContract):
+    shapes, model = SHAPES, TARGET
 
 
-class Identity(IdentityContract):
-    families: ClassVar = ("llama",)
-    max_tokens: ClassVar = 10
-    shape: ClassVar[str]
-
-    @pytest.fixture
-    def method(self):
-        return "hydra"
-
-    @pytest.fixture
-    def options(self, tmp_path):
-        layout, options, _ = SHAPES[self.shape]
-        return {**options, "model": layout.save(tmp_path / "heads")}
-
-
-class TestPrefixChain(Identity):
-    shape = "prefix chain"
+class TestPrefixChain(Method, LayoutIdentity):
+    shape = SHAPES["prefix chain"]
     ks = (4,)
 
 
-class TestTree(Identity):
-    shape = "tree"
+class TestTree(Method, LayoutIdentity):
+    shape = SHAPES["tree"]
     ks = (4,)
 
 
-class TestNamedTree(Identity):
-    shape = "named tree"
+class TestNamedTree(Method, LayoutIdentity):
+    shape = SHAPES["named tree"]
     ks = (63,)
 
 
-class TestSharedNoise(Identity):
-    shape = "shared noise"
+class TestSharedNoise(Method, LayoutIdentity):
+    shape = SHAPES["shared noise"]
     ks = (3,)

@@ -11,39 +11,19 @@ import pytest
 import torch
 from hydra_checkpoints import TARGET, VOCAB
 from hydra_layouts import LAYOUTS, Layout
-from hydra_watch import Watch
 from torch import Tensor
 
 from specdec_core.token_tree import parse_tree
-from specdec_engine import LLM, SamplingParams
+from specdec_engine import LLM
+from specdec_testing.watching import Watch, said, watched
 
 HALF = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.8, 0.6, 0.4]}
 TREE = "[(0,), (1,), (0, 0), (0, 1), (1, 0)]"
 
 
-def watched(llm: LLM) -> Watch:
-    """Put a watch around the proposer of an engine."""
-    assert llm._engine.runner is not None
-    watch = Watch(llm._engine.runner._proposer)
-    llm._engine.runner._proposer = watch
-    return watch
-
-
 def prompts(seed: int) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [rng.integers(3, VOCAB, length).tolist() for length in (5, 24, 1)]
-
-
-def said(
-    llm: LLM, texts: list[list[int]], temperatures: tuple[float, ...] = (0.0,)
-) -> tuple[list[list[int]], list[Any]]:
-    """Return whole texts, prompts included, and the results; temperatures take turns."""
-    sampling = [
-        SamplingParams(temperature=temperatures[i % len(temperatures)], max_tokens=8 * (i + 1), ignore_eos=True, seed=i)
-        for i in range(3)
-    ]
-    results = llm.generate([{"prompt_token_ids": ids} for ids in texts], sampling)
-    return [ids + list(result.outputs[0].token_ids) for ids, result in zip(texts, results, strict=True)], results
 
 
 def stock_states(ids: list[int], offset: int) -> Tensor:
@@ -64,9 +44,9 @@ def assert_drafts_are_of_the_stock_states(
         torch.testing.assert_close(row.states, states[text][row.positions], atol=2e-4, rtol=2e-4)
         assert row.positions[-1] == len(row.text) - 2, "what the newest id came from"
         if tree is None:
-            nodes = oracle.chain(layout.heads, row)
+            nodes = oracle.chain(layout.parts, row)
         else:
-            nodes = oracle.tree(layout.heads, row, parse_tree(tree))
+            nodes = oracle.tree(layout.parts, row, parse_tree(tree))
         assert nodes.margin > 1e-5
         assert (row.tokens, row.parents) == (nodes.tokens, nodes.parents)
         compared += 1
@@ -120,7 +100,7 @@ def test_switched_off_for_a_while_and_preempted_it_says_the_same(
         assert sum(result.metrics.drafted for result in results) > 0
         for row in watch.rows:
             if not keys:
-                assert row.tokens == oracle.chain(LAYOUTS[name].heads, row).tokens
+                assert row.tokens == oracle.chain(LAYOUTS[name].parts, row).tokens
 
 
 def test_a_tree_beside_the_chain_of_another_method(tmp_path: Path) -> None:

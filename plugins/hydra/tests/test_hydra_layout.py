@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from hydra_checkpoints import INFO, TABLE, TARGET, VOCAB, WIDTH, config, random_heads, save, tensors_of
+from hydra_checkpoints import INFO, TABLE, TARGET, VOCAB, WIDTH, built, config, random_heads, save, settled, tensors_of
 from hydra_layouts import LAYOUTS
-from hydra_watch import built, evidence, settled
 
 from specdec_core.sources import DraftSource
 from specdec_plugin_hydra.detection import detect
 from specdec_plugin_hydra.layout import HydraReader
 from specdec_plugin_hydra.options import HydraOptions
+from specdec_testing.watching import evidence
 
 # Two layouts for every change, all of them in `make test`.
 SOME_OFTEN = [name if i < 2 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(LAYOUTS)]
@@ -27,7 +27,7 @@ def test_every_layout_is_recognised_and_no_tensor_of_it_is_left_over(name: str, 
     layout = LAYOUTS[name]
     model = layout.save(tmp_path / "x")
     resolved = settled(model)
-    count, is_prefix = len(layout.heads.heads), layout.heads.prefix is not None
+    count, is_prefix = len(layout.parts.heads), layout.parts.prefix is not None
     assert (resolved.method, resolved.num_speculative_tokens) == ("hydra", count)
     assert resolved.traits.n_predict == resolved.traits.max_tokens == count
     assert resolved.traits.rows == ("all" if is_prefix else "last")

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from hydra_checkpoints import TARGET, VOCAB, WIDTH, config, random_heads, save, tensors_of
+from hydra_checkpoints import TARGET, VOCAB, WIDTH, built, config, random_heads, save, settled, tensors_of
 from hydra_layouts import LAYOUTS, TARGET_CONFIG
-from hydra_watch import built, settled
 
 from specdec_core.errors import ConfigError
 from specdec_testing.fakes import FakeTarget

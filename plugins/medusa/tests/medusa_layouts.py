@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,22 +17,12 @@ from medusa_checkpoints import (
     new_tensors,
     old_tensors,
     random_heads,
-    save,
 )
 from torch import Tensor
 
+from specdec_testing.layouts import Layout as Stored
 
-@dataclass(frozen=True)
-class Layout:
-    """Heads, and what a trainer makes of them."""
-
-    heads: Heads
-    tensors: dict[str, Tensor]
-    settings: dict[str, Any] | None
-    file: str = "model.safetensors"
-
-    def save(self, folder: Path) -> str:
-        return save(folder, self.tensors, self.settings, self.file)
+Layout = Stored[Heads]
 
 
 def layout(

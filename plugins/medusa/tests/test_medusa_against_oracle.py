@@ -8,14 +8,13 @@ from typing import Any
 import medusa_oracle as oracle
 import pytest
 import torch
-from medusa_checkpoints import VOCAB
+from medusa_checkpoints import VOCAB, built
 from medusa_layouts import LAYOUTS, Layout
-from medusa_watch import Row, Watch, assert_all_are, built
 
 from specdec_core.token_tree import parse_tree
 from specdec_nn.drafters.published_trees import NAMES, named
-from specdec_testing.contract import script_batch
-from specdec_testing.driving import Driver
+from specdec_testing.watching import Row, Watch, assert_all_are
+from specdec_testing.watching import driven as drive
 
 # One layout in seven for every change, all of them in `make test`.
 SOME_OFTEN = [name if i % 7 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(LAYOUTS)]
@@ -29,23 +28,15 @@ TREES = {
 
 def driven(layout: Layout, folder: Path, **keys: Any) -> Watch:
     """Run the heads through the lives of some requests; chains are accepted in part."""
-    proposer, resolved, target = built(layout.save(folder), **keys)
-    watch = Watch(proposer)
-    driver = Driver(watch, resolved.traits, target)
-    for seed in range(2):
-        driver.run(script_batch(10, seed, VOCAB, resolved.num_speculative_tokens))
-    assert driver.problems == []
-    assert len(watch.rows) > 50
-    assert watch.widest > 4
-    return watch
+    return drive(*built(layout.save(folder), **keys))
 
 
 @pytest.mark.parametrize("name", SOME_OFTEN)
 def test_chains_of_every_layout_are_the_oracles(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     watch = driven(layout, tmp_path / "x")
-    assert max(len(row.tokens) for row in watch.rows) == len(layout.heads.heads), "k is the number of heads"
-    assert_all_are(watch.rows, lambda row: oracle.chain(layout.heads, row.state, row.limit, VOCAB), clear=1e-4)
+    assert max(len(row.tokens) for row in watch.rows) == len(layout.parts.heads), "k is the number of heads"
+    assert_all_are(watch.rows, lambda row: oracle.chain(layout.parts, row.state, row.limit, VOCAB), clear=1e-4)
 
 
 @pytest.mark.slow
@@ -55,7 +46,7 @@ def test_trees_are_the_oracles(name: str, shape: str, tmp_path: Path) -> None:
     layout, paths = LAYOUTS[name], parse_tree(TREES[shape])
     watch = driven(layout, tmp_path / "x", speculative_token_tree=TREES[shape])
     assert {len(row.tokens) for row in watch.rows} >= {1, len(paths)}, "limits cut some trees"
-    assert_all_are(watch.rows, lambda row: oracle.tree(layout.heads, row.state, paths, row.limit, VOCAB), clear=1e-5)
+    assert_all_are(watch.rows, lambda row: oracle.tree(layout.parts, row.state, paths, row.limit, VOCAB), clear=1e-5)
 
 
 @pytest.mark.slow
@@ -65,23 +56,23 @@ def test_named_trees_are_the_oracles(name: str, tmp_path: Path) -> None:
     assert paths is not None
     watch = driven(layout, tmp_path / "x", speculative_token_tree=name)
     assert max(len(row.tokens) for row in watch.rows) == 63
-    assert_all_are(watch.rows, lambda row: oracle.tree(layout.heads, row.state, paths, row.limit, VOCAB), clear=1e-6)
+    assert_all_are(watch.rows, lambda row: oracle.tree(layout.parts, row.state, paths, row.limit, VOCAB), clear=1e-6)
 
 
 def test_the_fastest_kernels_of_this_machine_draft_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPECDEC_KERNELS", raising=False)
     layout = LAYOUTS["old, two layers"]
     watch = driven(layout, tmp_path / "x")
-    assert_all_are(watch.rows, lambda row: oracle.chain(layout.heads, row.state, row.limit, VOCAB), clear=1e-4)
+    assert_all_are(watch.rows, lambda row: oracle.chain(layout.parts, row.state, row.limit, VOCAB), clear=1e-4)
 
 
 def law_of(layout: Layout, row: Row, depth: int) -> torch.Tensor:
-    return (oracle.logits(layout.heads, depth, row.state, VOCAB) / row.temperature).softmax(-1)
+    return (oracle.logits(layout.parts, depth, row.state, VOCAB) / row.temperature).softmax(-1)
 
 
 def in_target_ids(layout: Layout, law: torch.Tensor) -> torch.Tensor:
     """Return a reported law over the target's ids, by the map of the heads."""
-    ids = torch.arange(len(law)) if layout.heads.ids is None else layout.heads.ids
+    ids = torch.arange(len(law)) if layout.parts.ids is None else layout.parts.ids
     return torch.zeros(VOCAB, dtype=torch.float64).index_add(0, ids, law.double())
 
 

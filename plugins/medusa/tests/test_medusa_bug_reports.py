@@ -9,14 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from medusa_checkpoints import OLD_CONFIG, TARGET, VOCAB, new_config, new_tensors, old_tensors, random_heads, save
+from medusa_checkpoints import (
+    OLD_CONFIG,
+    TARGET,
+    VOCAB,
+    built,
+    new_config,
+    new_tensors,
+    old_tensors,
+    random_heads,
+    save,
+    settled,
+)
 from medusa_layouts import LAYOUTS
-from medusa_watch import built, evidence, settled
 
 from specdec_core.errors import ConfigError
 from specdec_engine import LLM, SamplingParams
 from specdec_testing.laws import assert_follows
 from specdec_testing.table import random_table, table_target
+from specdec_testing.watching import evidence
 
 MTP = {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "num_nextn_predict_layers": 1}
 LM = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_attention_heads": 4}

@@ -2,87 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import pytest
 from medusa_checkpoints import TARGET
-from medusa_layouts import LAYOUTS, Layout
+from medusa_layouts import LAYOUTS
 
-from specdec_testing.contract import ProposerContract
-from specdec_testing.fakes import FakeTarget
-from specdec_testing.identity import IdentityContract
+from specdec_testing.layouts import LayoutContract, LayoutIdentity, Shape
 
 TREE = {"speculative_token_tree": "[(0,), (1,), (0, 0), (1, 0)]"}
 DRAWN = {"draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}
-SHAPES: dict[str, tuple[Layout, dict[str, Any], int]] = {
-    "chain": (LAYOUTS["old, torch file"], {}, 4),
-    "chain of a cut head": (LAYOUTS["new, cut"], {}, 4),
-    "drawn chain of fewer ids": (LAYOUTS["new, fewer ids"], DRAWN, 3),
-    "tree": (LAYOUTS["new"], TREE, 4),
-    "drawn tree": (LAYOUTS["new, cut"], {**TREE, **DRAWN}, 4),
-    "named tree": (LAYOUTS["new"], {"speculative_token_tree": "mc_sim_7b_63"}, 63),
-    "shared noise": (
-        LAYOUTS["new, padded"],
-        {"draft_sample_method": "probabilistic", "rejection_sample_method": "coupled"},
-        4,
-    ),
+SHARED = {"draft_sample_method": "probabilistic", "rejection_sample_method": "coupled"}
+SHAPES = {
+    "chain": Shape(LAYOUTS["old, torch file"], 4),
+    "chain of a cut head": Shape(LAYOUTS["new, cut"], 4),
+    "drawn chain of fewer ids": Shape(LAYOUTS["new, fewer ids"], 3, DRAWN),
+    "tree": Shape(LAYOUTS["new"], 4, TREE),
+    "drawn tree": Shape(LAYOUTS["new, cut"], 4, {**TREE, **DRAWN}),
+    "named tree": Shape(LAYOUTS["new"], 63, {"speculative_token_tree": "mc_sim_7b_63"}),
+    "shared noise": Shape(LAYOUTS["new, padded"], 4, SHARED),
 }
 
 
-class TestEveryShape(ProposerContract):
-    @pytest.fixture(params=SHAPES)
-    def shape(self, request):
-        return SHAPES[request.param]
-
+class Method:
     @pytest.fixture
     def method(self):
         return "medusa"
 
-    @pytest.fixture
-    def k(self, shape):
-        return shape[2]
 
-    @pytest.fixture
-    def options(self, shape, tmp_path) -> Mapping[str, Any]:
-        return {**shape[1], "model": shape[0].save(tmp_path / "heads")}
-
-    @pytest.fixture
-    def target(self) -> FakeTarget:
-        return FakeTarget(TARGET)
+class TestEveryShape(Method, LayoutContract):
+    shapes, model = SHAPES, TARGET
 
 
-class Identity(IdentityContract):
-    families: ClassVar = ("llama",)
-    max_tokens: ClassVar = 10
-    shape: ClassVar[str]
-
-    @pytest.fixture
-    def method(self):
-        return "medusa"
-
-    @pytest.fixture
-    def options(self, tmp_path):
-        layout, options, _ = SHAPES[self.shape]
-        return {**options, "model": layout.save(tmp_path / "heads")}
-
-
-class TestChain(Identity):
-    shape = "chain"
+class TestChain(Method, LayoutIdentity):
+    shape = SHAPES["chain"]
     families = ("gemma3",)
     ks = (4,)
 
 
-class TestTree(Identity):
-    shape = "tree"
+class TestTree(Method, LayoutIdentity):
+    shape = SHAPES["tree"]
     ks = (4,)
 
 
-class TestNamedTree(Identity):
-    shape = "named tree"
+class TestNamedTree(Method, LayoutIdentity):
+    shape = SHAPES["named tree"]
     ks = (63,)
 
 
-class TestSharedNoise(Identity):
-    shape = "shared noise"
+class TestSharedNoise(Method, LayoutIdentity):
+    shape = SHAPES["shared noise"]
     ks = (3,)

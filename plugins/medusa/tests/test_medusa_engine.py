@@ -12,38 +12,21 @@ import pytest
 import torch
 from medusa_checkpoints import OLD_CONFIG, TARGET, VOCAB, Heads, old_tensors, random_heads
 from medusa_layouts import LAYOUTS
-from medusa_watch import Watch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specdec_core.token_tree import parse_tree
-from specdec_engine import LLM, SamplingParams
+from specdec_engine import LLM
 from specdec_testing.targets import tiny_target
+from specdec_testing.watching import Watch, said, watched
 
 HALF = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.8, 0.6, 0.4]}
 TREE = "[(0,), (1,), (0, 0), (0, 1), (1, 0)]"
 
 
-def watched(llm: LLM) -> Watch:
-    """Put a watch around the proposer of an engine."""
-    assert llm._engine.runner is not None
-    watch = Watch(llm._engine.runner._proposer)
-    llm._engine.runner._proposer = watch
-    return watch
-
-
 def prompts(seed: int) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [rng.integers(3, VOCAB, length).tolist() for length in (5, 24, 1)]
-
-
-def said(llm: LLM, texts: list[list[int]], temperature: float = 0.0) -> tuple[list[list[int]], list[Any]]:
-    """Return whole texts, prompts included, and the results."""
-    sampling = [
-        SamplingParams(temperature=temperature, max_tokens=8 * (i + 1), ignore_eos=True, seed=i) for i in range(3)
-    ]
-    results = llm.generate([{"prompt_token_ids": ids} for ids in texts], sampling)
-    return [ids + list(result.outputs[0].token_ids) for ids, result in zip(texts, results, strict=True)], results
 
 
 def final_states(model: Any, ids: list[int]) -> Tensor:
@@ -80,7 +63,7 @@ def test_heads_read_the_state_behind_the_final_norm_that_the_newest_id_came_from
     with LLM(hf_model=model, speculative_config=config, strict=True, prefill_chunk_size=9, max_num_seqs=2) as llm:
         watch = watched(llm)
         texts, results = said(llm, prompts(1))
-    assert_drafts_are_of_the_stock_states(model, layout.heads, watch, texts)
+    assert_drafts_are_of_the_stock_states(model, layout.parts, watch, texts)
     assert sum(result.metrics.accepted for result in results) > 8, "blocks of accepted drafts were looked at"
 
 
@@ -88,12 +71,12 @@ def test_trees_go_through_the_engine_and_leave_the_text_as_it_is(tmp_path: Path)
     layout = LAYOUTS["new"]
     config = {"model": layout.save(tmp_path / "x"), "speculative_token_tree": TREE}
     with LLM(hf_model=TARGET, strict=True) as llm:
-        plain, _ = said(llm, prompts(2), 0.8)
+        plain, _ = said(llm, prompts(2), (0.8,))
     with LLM(hf_model=TARGET, speculative_config=config, strict=True, max_num_seqs=2) as llm:
         watch = watched(llm)
-        texts, _ = said(llm, prompts(2), 0.8)
+        texts, _ = said(llm, prompts(2), (0.8,))
     assert texts == plain
-    assert_drafts_are_of_the_stock_states(TARGET, layout.heads, watch, texts, TREE)
+    assert_drafts_are_of_the_stock_states(TARGET, layout.parts, watch, texts, TREE)
 
 
 def test_heads_in_the_targets_own_checkpoint_need_no_model(tmp_path: Path) -> None:
@@ -127,7 +110,7 @@ def test_typical_acceptance_is_lossy_and_greedy_where_the_request_is(tmp_path: P
             assert llm.resolved_config.lossless == (keys is config)
             greedy, _ = said(llm, prompts(4))
             assert greedy == plain
-            _, results = said(llm, prompts(4), 2.0)
+            _, results = said(llm, prompts(4), (2.0,))
             accepted.append(sum(result.metrics.accepted for result in results))
     assert accepted[1] > accepted[0]
 
@@ -149,4 +132,4 @@ def test_switched_off_for_a_while_and_preempted_it_says_and_drafts_the_same(
         assert sum(result.metrics.drafted for result in results) > 0
         if not keys:
             for row in watch.rows:
-                assert row.tokens == oracle.chain(layout.heads, row.state, row.limit, VOCAB).tokens
+                assert row.tokens == oracle.chain(layout.parts, row.state, row.limit, VOCAB).tokens

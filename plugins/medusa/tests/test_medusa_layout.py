@@ -13,19 +13,21 @@ from medusa_checkpoints import (
     OLD_CONFIG,
     VOCAB,
     WIDTH,
+    built,
     new_config,
     new_tensors,
     old_tensors,
     random_heads,
     save,
+    settled,
 )
 from medusa_layouts import LAYOUTS
-from medusa_watch import built, evidence, settled
 
 from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource, TargetInfo
 from specdec_plugin_medusa.detection import default_model_of, detect
 from specdec_plugin_medusa.settings import num_heads, num_layers, patch_of
+from specdec_testing.watching import evidence
 
 # One layout in seven for every change, all of them in `make test`.
 SOME_OFTEN = [name if i % 7 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(LAYOUTS)]
@@ -37,8 +39,8 @@ ONE = random_heads(1)
 def test_every_layout_is_recognised_without_a_word_in_the_path(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     resolved = settled(layout.save(tmp_path / "x"))
-    assert (resolved.method, resolved.num_speculative_tokens) == ("medusa", len(layout.heads.heads))
-    assert resolved.traits.n_predict == resolved.traits.max_tokens == len(layout.heads.heads)
+    assert (resolved.method, resolved.num_speculative_tokens) == ("medusa", len(layout.parts.heads))
+    assert resolved.traits.n_predict == resolved.traits.max_tokens == len(layout.parts.heads)
     assert (resolved.traits.rows, resolved.traits.hidden, resolved.traits.weights) == ("last", True, "own")
     assert resolved.num_lookahead_slots == 0, "heads keep no cache"
 

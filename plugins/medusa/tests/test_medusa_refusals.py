@@ -17,9 +17,9 @@ from medusa_checkpoints import (
     old_tensors,
     random_heads,
     save,
+    settled,
 )
 from medusa_layouts import LAYOUTS
-from medusa_watch import settled
 from torch import Tensor
 
 from specdec_core.errors import ConfigError

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from specdec_testing import watching
 from specdec_testing.fakes import FakeTarget
+from specdec_testing.layouts import save as save
 from specdec_testing.targets import tiny_target
 
 TARGET = tiny_target("llama")
 WIDTH, VOCAB = TARGET.config.hidden_size, TARGET.config.vocab_size
 INFO = FakeTarget(TARGET).info
+settled, built = watching.over(TARGET)
 
 
 GATES = ("forget", "input", "output", "cell")
@@ -150,17 +149,3 @@ def lstm_config(**keys: Any) -> dict[str, Any]:
         **keys,
     }
     return {key: value for key, value in settings.items() if value is not None}
-
-
-def save(
-    folder: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any] | None, file: str = "model.safetensors"
-) -> str:
-    """Write a checkpoint, without config.json if `settings` is None, and return its folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if settings is not None:
-        (folder / "config.json").write_text(json.dumps(dict(settings)))
-    if file.endswith(".safetensors"):
-        save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, folder / file)
-    else:
-        torch.save(dict(tensors), folder / file)
-    return str(folder)

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
-from mlp_speculator_checkpoints import VOCAB, WIDTH, Weights, config, random_weights, save, tensors_of
+from mlp_speculator_checkpoints import VOCAB, WIDTH, Weights, config, random_weights, tensors_of
 from torch import Tensor
 
+from specdec_testing.layouts import Layout as Stored
 
-@dataclass(frozen=True)
-class Layout:
-    """A speculator, and what a trainer makes of it."""
-
-    weights: Weights
-    tensors: dict[str, Tensor]
-    settings: dict[str, Any] | None
-    file: str = "model.safetensors"
-
-    def save(self, folder: Path) -> str:
-        return save(folder, self.tensors, self.settings, self.file)
+Layout = Stored[Weights]
 
 
 def padded(weights: Weights) -> dict[str, Tensor]:

@@ -9,16 +9,26 @@ from typing import Any
 import pytest
 import torch
 from arctic_oracle import Lstm
-from mlp_speculator_checkpoints import GATES, INNER, TARGET, VOCAB, WIDTH, lstm_config, lstm_tensors, save
-from mlp_speculator_watch import Watch, assert_all_are, built, evidence, settled
+from mlp_speculator_checkpoints import (
+    GATES,
+    INNER,
+    TARGET,
+    VOCAB,
+    WIDTH,
+    built,
+    lstm_config,
+    lstm_tensors,
+    save,
+    settled,
+)
 from torch import Tensor
 
 from specdec_core.errors import ConfigError
 from specdec_engine import LLM, SamplingParams
 from specdec_plugin_mlp_speculator.network import Cell, CellSpeculator
-from specdec_testing.contract import script_batch
-from specdec_testing.driving import Driver
 from specdec_testing.targets import tiny_target
+from specdec_testing.watching import Watch, assert_all_are, evidence
+from specdec_testing.watching import driven as drive
 
 PLAIN, SHORT = lstm_tensors(seed=1), lstm_tensors(seed=5, rows=VOCAB - 8)
 PADDED = {**lstm_tensors(seed=4, rows=VOCAB + 8)}
@@ -55,14 +65,7 @@ def written(kind: str, folder: Path) -> str:
 
 def driven(kind: str, folder: Path, **keys: Any) -> Watch:
     """Run the speculator through the lives of some requests, gaps and preemptions among them."""
-    proposer, resolved, target = built(written(kind, folder), **keys)
-    watch = Watch(proposer)
-    driver = Driver(watch, resolved.traits, target)
-    for seed in range(2):
-        driver.run(script_batch(10, seed, VOCAB, resolved.num_speculative_tokens))
-    assert driver.problems == []
-    assert len(watch.rows) > 50
-    return watch
+    return drive(*built(written(kind, folder), **keys))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,13 +8,12 @@ from typing import Any
 import mlp_speculator_oracle as oracle
 import pytest
 import torch
-from mlp_speculator_checkpoints import VOCAB
+from mlp_speculator_checkpoints import VOCAB, built
 from mlp_speculator_layouts import LAYOUTS, Layout
-from mlp_speculator_watch import Row, Watch, assert_all_are, built
 
 from specdec_plugin_mlp_speculator.layout import embedding_factor, embedding_weight, state_weight
-from specdec_testing.contract import script_batch
-from specdec_testing.driving import Driver
+from specdec_testing.watching import Row, Watch, assert_all_are
+from specdec_testing.watching import driven as drive
 
 # One layout in seven for every change, all of them in `make test`.
 SOME_OFTEN = [name if i % 7 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(LAYOUTS)]
@@ -22,24 +21,16 @@ SOME_OFTEN = [name if i % 7 == 0 else pytest.param(name, marks=pytest.mark.slow)
 
 def driven(layout: Layout, folder: Path, **keys: Any) -> Watch:
     """Run the speculator through the lives of some requests; chains are accepted in part."""
-    proposer, resolved, target = built(layout.save(folder), **keys)
-    watch = Watch(proposer)
-    driver = Driver(watch, resolved.traits, target)
-    for seed in range(2):
-        driver.run(script_batch(10, seed, VOCAB, resolved.num_speculative_tokens))
-    assert driver.problems == []
-    assert len(watch.rows) > 50
-    assert watch.widest > 4
-    return watch
+    return drive(*built(layout.save(folder), **keys))
 
 
 @pytest.mark.parametrize("name", SOME_OFTEN)
 def test_chains_of_every_variant_are_the_oracles(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     watch = driven(layout, tmp_path / "x")
-    assert max(len(row.tokens) for row in watch.rows) == len(layout.weights.heads), "k is the number of heads"
+    assert max(len(row.tokens) for row in watch.rows) == len(layout.parts.heads), "k is the number of heads"
     assert_all_are(
-        watch.rows, lambda row: oracle.chain(layout.weights, row.state, row.text[-1], row.limit, VOCAB), clear=1e-5
+        watch.rows, lambda row: oracle.chain(layout.parts, row.state, row.text[-1], row.limit, VOCAB), clear=1e-5
     )
 
 
@@ -66,7 +57,7 @@ def test_trees_are_the_oracles(
     watch = driven(layout, tmp_path / "x", **keys)
     assert_all_are(
         watch.rows,
-        lambda row: oracle.tree(layout.weights, row.state, row.text[-1], widths, kept, row.limit, VOCAB),
+        lambda row: oracle.tree(layout.parts, row.state, row.text[-1], widths, kept, row.limit, VOCAB),
         clear=1e-6,
     )
 
@@ -79,7 +70,7 @@ def test_every_limit_of_a_tree_cuts_it_to_its_first_nodes(tmp_path: Path) -> Non
         seen |= {(row.limit, len(row.tokens)) for row in watch.rows}
         assert_all_are(
             watch.rows,
-            lambda row: oracle.tree(layout.weights, row.state, row.text[-1], (3, 2, 2), 4, row.limit, VOCAB),
+            lambda row: oracle.tree(layout.parts, row.state, row.text[-1], (3, 2, 2), 4, row.limit, VOCAB),
             clear=1e-6,
         )
     assert {(limit, limit) for limit in range(1, 7)} <= seen
@@ -91,15 +82,15 @@ def test_the_fastest_kernels_of_this_machine_draft_the_same(tmp_path: Path, monk
     layout = LAYOUTS["tied, stored once"]
     watch = driven(layout, tmp_path / "x")
     assert_all_are(
-        watch.rows, lambda row: oracle.chain(layout.weights, row.state, row.text[-1], row.limit, VOCAB), clear=1e-5
+        watch.rows, lambda row: oracle.chain(layout.parts, row.state, row.text[-1], row.limit, VOCAB), clear=1e-5
     )
 
 
 def laws_of(layout: Layout, row: Row) -> list[torch.Tensor]:
     """Return the law of each id of a drawn chain, given those before it."""
-    s, token, laws = oracle.begin(layout.weights, row.state), row.text[-1], []
+    s, token, laws = oracle.begin(layout.parts, row.state), row.text[-1], []
     for i, drafted in enumerate(row.tokens):
-        s, logits = oracle.forward(layout.weights, i, s, token, VOCAB)
+        s, logits = oracle.forward(layout.parts, i, s, token, VOCAB)
         laws.append((logits / row.temperature).softmax(-1))
         token = drafted
     return laws

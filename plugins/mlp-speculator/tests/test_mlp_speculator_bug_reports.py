@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mlp_speculator_checkpoints import TARGET, config, random_weights, save, tensors_of
+from mlp_speculator_checkpoints import TARGET, config, random_weights, save, settled, tensors_of
 from mlp_speculator_layouts import LAYOUTS
-from mlp_speculator_watch import evidence, settled
 
 from specdec_core.errors import ConfigError
 from specdec_engine import LLM, SamplingParams
 from specdec_testing.laws import assert_follows
 from specdec_testing.table import random_table, table_target
+from specdec_testing.watching import evidence
 
 MTP = {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "num_nextn_predict_layers": 1}
 LM = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_attention_heads": 4}

@@ -2,86 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import pytest
-from mlp_speculator_checkpoints import TARGET, lstm_config, lstm_tensors, random_weights
-from mlp_speculator_layouts import LAYOUTS, Layout
+from mlp_speculator_checkpoints import TARGET, lstm_config, lstm_tensors
+from mlp_speculator_layouts import LAYOUTS
 
-from specdec_testing.contract import ProposerContract
-from specdec_testing.fakes import FakeTarget
-from specdec_testing.identity import IdentityContract
+from specdec_testing.layouts import Layout, LayoutContract, LayoutIdentity, Shape
 
-DRAWN = {"draft_sample_method": "probabilistic"}
-LSTM = Layout(random_weights(), lstm_tensors(seed=8), lstm_config())  # the weights are another kind's, and unused
-SHAPES: dict[str, tuple[Layout, dict[str, Any], int]] = {
-    "chain": (LAYOUTS["plain"], {}, 3),
-    "chain of tied heads": (LAYOUTS["tied, stored once"], {}, 4),
-    "drawn chain": (LAYOUTS["fewer ids"], {**DRAWN, "rejection_sample_method": "standard"}, 3),
-    "shared noise": (LAYOUTS["scaled input"], {**DRAWN, "rejection_sample_method": "coupled"}, 3),
-    "tree": (LAYOUTS["padded"], {"n_candidates": 4}, 6),
-    "LSTM": (LSTM, {}, 3),
-    "LSTM, drawn": (LSTM, {**DRAWN, "rejection_sample_method": "standard"}, 3),
-    "LSTM, shared noise": (LSTM, {**DRAWN, "rejection_sample_method": "coupled"}, 3),
+OWN = {"draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}
+SHARED = {"draft_sample_method": "probabilistic", "rejection_sample_method": "coupled"}
+LSTM = Layout(None, lstm_tensors(seed=8), lstm_config())
+SHAPES = {
+    "chain": Shape(LAYOUTS["plain"], 3),
+    "chain of tied heads": Shape(LAYOUTS["tied, stored once"], 4),
+    "drawn chain": Shape(LAYOUTS["fewer ids"], 3, OWN),
+    "shared noise": Shape(LAYOUTS["scaled input"], 3, SHARED),
+    "tree": Shape(LAYOUTS["padded"], 6, {"n_candidates": 4}),
+    "LSTM": Shape(LSTM, 3),
+    "LSTM, drawn": Shape(LSTM, 3, OWN),
+    "LSTM, shared noise": Shape(LSTM, 3, SHARED),
 }
 
 
-class TestEveryShape(ProposerContract):
-    @pytest.fixture(params=SHAPES)
-    def shape(self, request):
-        return SHAPES[request.param]
-
+class Method:
     @pytest.fixture
     def method(self):
         return "mlp_speculator"
 
-    @pytest.fixture
-    def k(self, shape):
-        return shape[2]
 
-    @pytest.fixture
-    def options(self, shape, tmp_path) -> Mapping[str, Any]:
-        return {**shape[1], "model": shape[0].save(tmp_path / "speculator")}
-
-    @pytest.fixture
-    def target(self) -> FakeTarget:
-        return FakeTarget(TARGET)
+class TestEveryShape(Method, LayoutContract):
+    shapes, model = SHAPES, TARGET
 
 
-class Identity(IdentityContract):
-    families: ClassVar = ("llama",)
-    ks: ClassVar = (3,)
-    max_tokens: ClassVar = 10
-    shape: ClassVar[str]
-
-    @pytest.fixture
-    def method(self):
-        return "mlp_speculator"
-
-    @pytest.fixture
-    def options(self, tmp_path):
-        layout, options, _ = SHAPES[self.shape]
-        return {**options, "model": layout.save(tmp_path / "speculator")}
-
-
-class TestChain(Identity):
-    shape = "chain"
+class TestChain(Method, LayoutIdentity):
+    shape = SHAPES["chain"]
     families = ("gemma3",)
+    ks = (3,)
 
 
-class TestTree(Identity):
-    shape = "tree"
+class TestTree(Method, LayoutIdentity):
+    shape = SHAPES["tree"]
     ks = (10,)
 
 
-class TestSharedNoise(Identity):
-    shape = "shared noise"
+class TestSharedNoise(Method, LayoutIdentity):
+    shape = SHAPES["shared noise"]
+    ks = (3,)
 
 
-class TestLstm(Identity):
-    shape = "LSTM"
+class TestLstm(Method, LayoutIdentity):
+    shape = SHAPES["LSTM"]
+    ks = (3,)
 
 
-class TestLstmSharedNoise(Identity):
-    shape = "LSTM, shared noise"
+class TestLstmSharedNoise(Method, LayoutIdentity):
+    shape = SHAPES["LSTM, shared noise"]
+    ks = (3,)

@@ -11,35 +11,18 @@ import pytest
 import torch
 from mlp_speculator_checkpoints import TARGET, VOCAB
 from mlp_speculator_layouts import LAYOUTS
-from mlp_speculator_watch import Row, Watch
 from torch import Tensor
 
-from specdec_engine import LLM, SamplingParams
+from specdec_engine import LLM
 from specdec_testing.targets import tiny_target
+from specdec_testing.watching import Row, said, watched
 
 HALF = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.8, 0.6, 0.4]}
-
-
-def watched(llm: LLM) -> Watch:
-    """Put a watch around the proposer of an engine."""
-    assert llm._engine.runner is not None
-    watch = Watch(llm._engine.runner._proposer)
-    llm._engine.runner._proposer = watch
-    return watch
 
 
 def prompts(seed: int) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [rng.integers(3, VOCAB, length).tolist() for length in (5, 24, 1)]
-
-
-def said(llm: LLM, texts: list[list[int]], temperature: float = 0.0) -> tuple[list[list[int]], list[Any]]:
-    """Return whole texts, prompts included, and the results."""
-    sampling = [
-        SamplingParams(temperature=temperature, max_tokens=8 * (i + 1), ignore_eos=True, seed=i) for i in range(3)
-    ]
-    results = llm.generate([{"prompt_token_ids": ids} for ids in texts], sampling)
-    return [ids + list(result.outputs[0].token_ids) for ids, result in zip(texts, results, strict=True)], results
 
 
 def final_states(model: Any, ids: list[int]) -> Tensor:
@@ -67,7 +50,7 @@ def test_the_state_behind_the_final_norm_and_the_newest_id_come_first(family: st
     for row in watch.rows:
         state = state_of(row, texts, states)
         torch.testing.assert_close(row.state, state, atol=2e-4, rtol=2e-4)
-        nodes = oracle.chain(layout.weights, state, row.text[-1], row.limit, VOCAB)
+        nodes = oracle.chain(layout.parts, state, row.text[-1], row.limit, VOCAB)
         assert nodes.margin > 1e-4
         assert row.tokens == nodes.tokens
     assert len(watch.rows) > 10
@@ -78,15 +61,15 @@ def test_trees_go_through_the_engine_and_leave_the_text_as_it_is(tmp_path: Path)
     layout = LAYOUTS["plain"]
     config = {"model": layout.save(tmp_path / "x"), "n_candidates": 4}
     with LLM(hf_model=TARGET, strict=True) as llm:
-        plain, _ = said(llm, prompts(2), 0.8)
+        plain, _ = said(llm, prompts(2), (0.8,))
     with LLM(hf_model=TARGET, speculative_config=config, strict=True, max_num_seqs=2) as llm:
         watch = watched(llm)
-        texts, _ = said(llm, prompts(2), 0.8)
+        texts, _ = said(llm, prompts(2), (0.8,))
     assert texts == plain
     states = [final_states(TARGET, ids) for ids in texts]
     for row in watch.rows:
         state = state_of(row, texts, states)
-        nodes = oracle.tree(layout.weights, state, row.text[-1], (3, 2, 2), 4, row.limit, VOCAB)
+        nodes = oracle.tree(layout.parts, state, row.text[-1], (3, 2, 2), 4, row.limit, VOCAB)
         assert nodes.margin > 1e-5
         assert (row.tokens, row.parents) == (nodes.tokens, nodes.parents)
     assert len(watch.rows) > 10
@@ -105,7 +88,7 @@ def test_typical_acceptance_is_lossy_and_greedy_where_the_request_is(tmp_path: P
             assert llm.resolved_config.lossless == (keys is config)
             greedy, _ = said(llm, prompts(4))
             assert greedy == plain
-            _, results = said(llm, prompts(4), 2.0)
+            _, results = said(llm, prompts(4), (2.0,))
             accepted.append(sum(result.metrics.accepted for result in results))
     assert accepted[1] > accepted[0]
 
@@ -127,4 +110,4 @@ def test_switched_off_for_a_while_and_preempted_it_says_and_drafts_the_same(
         assert texts == plain
         assert sum(result.metrics.drafted for result in results) > 0
         for row in watch.rows if not keys else ():
-            assert row.tokens == oracle.chain(layout.weights, row.state, row.text[-1], row.limit, VOCAB).tokens
+            assert row.tokens == oracle.chain(layout.parts, row.state, row.text[-1], row.limit, VOCAB).tokens

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from mlp_speculator_checkpoints import WIDTH, config, random_weights, save, tensors_of
+from mlp_speculator_checkpoints import WIDTH, built, config, random_weights, save, settled, tensors_of
 from mlp_speculator_layouts import LAYOUTS, TRAINER
-from mlp_speculator_watch import built, evidence, settled
 
 from specdec_core.sources import DraftSource
 from specdec_plugin_mlp_speculator.detection import detect
 from specdec_plugin_mlp_speculator.settings import patch_of
+from specdec_testing.watching import evidence
 
 # One layout in seven for every change, all of them in `make test`.
 SOME_OFTEN = [name if i % 7 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(LAYOUTS)]
@@ -23,7 +23,7 @@ SOME_OFTEN = [name if i % 7 == 0 else pytest.param(name, marks=pytest.mark.slow)
 def test_every_variant_is_recognised_without_a_word_in_the_path(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     resolved = settled(layout.save(tmp_path / "x"))
-    n_predict = len(layout.weights.heads)
+    n_predict = len(layout.parts.heads)
     assert (resolved.method, resolved.num_speculative_tokens) == ("mlp_speculator", n_predict)
     assert resolved.traits.n_predict == resolved.traits.max_tokens == n_predict
     assert (resolved.traits.rows, resolved.traits.hidden, resolved.traits.weights) == ("last", True, "own")

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from mlp_speculator_checkpoints import VOCAB, WIDTH, config, random_weights, save, tensors_of
+from mlp_speculator_checkpoints import VOCAB, WIDTH, config, random_weights, save, settled, tensors_of
 from mlp_speculator_layouts import LAYOUTS, TIED, TIED_CONFIG
-from mlp_speculator_watch import settled
 
 from specdec_core.errors import ConfigError
 

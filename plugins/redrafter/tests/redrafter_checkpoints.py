@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from specdec_testing import watching
 from specdec_testing.fakes import FakeTarget
+from specdec_testing.layouts import save as save
 from specdec_testing.targets import tiny_target
 
 TARGET = tiny_target("llama")
 WIDTH, VOCAB = TARGET.config.hidden_size, TARGET.config.vocab_size
 INFO = FakeTarget(TARGET).info
+settled, built = watching.over(TARGET)
 TABLE = TARGET.get_input_embeddings().weight.detach()
 Linear = tuple[Tensor, Tensor]  # weight and bias
 
@@ -111,17 +110,3 @@ def tensorrt_config(drafter: Drafter) -> dict[str, Any]:
         "redrafter_exit_dim": drafter.output.shape[1],
         "redrafter_is_rnn": drafter.rnn is not None,
     }
-
-
-def save(
-    folder: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any] | None, file: str = "model.safetensors"
-) -> str:
-    """Write a checkpoint, without config.json if `settings` is None, and return its folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if settings is not None:
-        (folder / "config.json").write_text(json.dumps(dict(settings)))
-    if file.endswith(".safetensors"):
-        save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, folder / file)
-    else:
-        torch.save(dict(tensors), folder / file)
-    return str(folder)

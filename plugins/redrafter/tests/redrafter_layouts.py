@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,25 +12,14 @@ from redrafter_checkpoints import (
     Drafter,
     config,
     random_drafter,
-    save,
     tensorrt_config,
     tensorrt_tensors_of,
     tensors_of,
 )
-from torch import Tensor
 
+from specdec_testing.layouts import Layout as Stored
 
-@dataclass(frozen=True)
-class Layout:
-    """A drafter, and what a code base makes of it."""
-
-    drafter: Drafter
-    tensors: dict[str, Tensor]
-    settings: dict[str, Any] | None
-    file: str = "model.safetensors"
-
-    def save(self, folder: Path) -> str:
-        return save(folder, self.tensors, self.settings, self.file)
+Layout = Stored[Drafter]
 
 
 def layout(drafter: Drafter, *names: str, file: str = "model.safetensors", **keys: Any) -> Layout:

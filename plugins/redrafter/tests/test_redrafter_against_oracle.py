@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import redrafter_oracle as oracle
 import torch
-from redrafter_checkpoints import VOCAB
+from redrafter_checkpoints import built
 from redrafter_layouts import LAYOUTS, Layout
-from redrafter_watch import Watch, assert_all_are, built
 
-from specdec_testing.contract import script_batch
-from specdec_testing.driving import Driver
+from specdec_testing.watching import Watch, assert_all_are
+from specdec_testing.watching import driven as drive
 
 # Two layouts for every change, all of them in `make test`.
 SOME_OFTEN = [name if i < 2 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(LAYOUTS)]
@@ -21,15 +20,7 @@ SOME_OFTEN = [name if i < 2 else pytest.param(name, marks=pytest.mark.slow) for 
 
 def driven(layout: Layout, folder: Path, *, seeds: int = 2, **keys: Any) -> Watch:
     """Run the drafter through the lives of some requests; chains are accepted in part."""
-    proposer, resolved, target = built(layout.save(folder), **keys)
-    watch = Watch(proposer)
-    driver = Driver(watch, resolved.traits, target)
-    for seed in range(seeds):
-        driver.run(script_batch(10, seed, VOCAB, resolved.num_speculative_tokens))
-    assert driver.problems == []
-    assert len(watch.rows) > 20
-    assert watch.widest > 4
-    return watch
+    return drive(*built(layout.save(folder), **keys), seeds=seeds, least=20)
 
 
 @pytest.mark.parametrize("name", SOME_OFTEN)
@@ -37,7 +28,7 @@ def test_chains_of_every_layout_are_the_oracles(name: str, tmp_path: Path) -> No
     layout = LAYOUTS[name]
     watch = driven(layout, tmp_path / "x", num_speculative_tokens=5)
     assert max(len(row.tokens) for row in watch.rows) == 5
-    assert_all_are(watch.rows, lambda row: oracle.chain(layout.drafter, row.state, row.text[-1], row.limit), clear=1e-5)
+    assert_all_are(watch.rows, lambda row: oracle.chain(layout.parts, row.state, row.text[-1], row.limit), clear=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +53,7 @@ def test_beams_are_the_oracles_and_what_they_share_is_drafted_once(
 ) -> None:
     layout = LAYOUTS[name]
     watch = driven(layout, tmp_path / "x", seeds=1, **keys)
-    account = lambda row: oracle.tree(layout.drafter, row.state, row.text[-1], form, row.limit)  # noqa: E731
+    account = lambda row: oracle.tree(layout.parts, row.state, row.text[-1], form, row.limit)  # noqa: E731
     assert_all_are(watch.rows, account, clear=1e-6)
     most = max(len(row.tokens) for row in watch.rows)
     assert most <= keys.get("num_speculative_tokens", form[1] * form[2])
@@ -74,7 +65,7 @@ def test_the_best_beam_is_not_always_the_chain_of_likeliest_ids(tmp_path: Path) 
     layout = LAYOUTS["unsure"]
     watch = driven(layout, tmp_path / "x", seeds=1, num_speculative_tokens=4, num_beams=8, verified_beams=1)
     whole = [row for row in watch.rows if row.limit == 4]
-    same = {row.tokens == oracle.chain(layout.drafter, row.state, row.text[-1], 4).tokens for row in whole}
+    same = {row.tokens == oracle.chain(layout.parts, row.state, row.text[-1], 4).tokens for row in whole}
     assert same == {True, False}
 
 
@@ -83,7 +74,7 @@ def test_the_fastest_kernels_of_this_machine_draft_the_same(tmp_path: Path, monk
     monkeypatch.delenv("SPECDEC_KERNELS", raising=False)
     layout = LAYOUTS["recurrent"]
     watch = driven(layout, tmp_path / "x", num_speculative_tokens=4)
-    assert_all_are(watch.rows, lambda row: oracle.chain(layout.drafter, row.state, row.text[-1], row.limit), clear=1e-4)
+    assert_all_are(watch.rows, lambda row: oracle.chain(layout.parts, row.state, row.text[-1], row.limit), clear=1e-4)
 
 
 @pytest.mark.parametrize("name", ["unsure", pytest.param("fewer ids", marks=pytest.mark.slow)])
@@ -96,7 +87,7 @@ def test_drawn_drafts_report_the_oracles_distributions(name: str, tmp_path: Path
             assert set(row.law_rows) <= {-1}
             continue
         for depth, (token, law_row) in enumerate(zip(row.tokens, row.law_rows, strict=True)):
-            logits = oracle.logits(layout.drafter, row.state, [row.text[-1], *row.tokens[:depth]])
+            logits = oracle.logits(layout.parts, row.state, [row.text[-1], *row.tokens[:depth]])
             assert row.laws is not None
             found = row.laws[law_row].double()
             wanted = (logits / row.temperature).softmax(-1)[: len(found)]

@@ -2,77 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import pytest
 from redrafter_checkpoints import TARGET
-from redrafter_layouts import LAYOUTS, Layout
+from redrafter_layouts import LAYOUTS
 
-from specdec_testing.contract import ProposerContract
-from specdec_testing.fakes import FakeTarget
-from specdec_testing.identity import IdentityContract
+from specdec_testing.layouts import LayoutContract, LayoutIdentity, Shape
 
 BEAMS = {"num_beams": 3, "beam_depth": 3}
 DRAWN = {"draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}
 SHARED = {"draft_sample_method": "probabilistic", "rejection_sample_method": "coupled"}
-SHAPES: dict[str, tuple[Layout, dict[str, Any], int]] = {
-    "chain": (LAYOUTS["recurrent"], {}, 4),
-    "beams": (LAYOUTS["recurrent"], BEAMS, 9),
-    "best beam": (LAYOUTS["projected"], {**BEAMS, "verified_beams": 1}, 3),
-    "beams cut": (LAYOUTS["sums"], BEAMS, 4),
-    "drawn chain of fewer ids": (LAYOUTS["fewer ids"], DRAWN, 3),
-    "shared noise": (LAYOUTS["padded"], SHARED, 4),
+SHAPES = {
+    "chain": Shape(LAYOUTS["recurrent"], 4),
+    "beams": Shape(LAYOUTS["recurrent"], 9, BEAMS),
+    "best beam": Shape(LAYOUTS["projected"], 3, {**BEAMS, "verified_beams": 1}),
+    "beams cut": Shape(LAYOUTS["sums"], 4, BEAMS),
+    "drawn chain of fewer ids": Shape(LAYOUTS["fewer ids"], 3, DRAWN),
+    "shared noise": Shape(LAYOUTS["padded"], 4, SHARED),
 }
 
 
-class TestEveryShape(ProposerContract):
-    @pytest.fixture(params=SHAPES)
-    def shape(self, request):
-        return SHAPES[request.param]
-
+class Method:
     @pytest.fixture
     def method(self):
         return "redrafter"
 
-    @pytest.fixture
-    def k(self, shape):
-        return shape[2]
 
-    @pytest.fixture
-    def options(self, shape, tmp_path) -> Mapping[str, Any]:
-        return {**shape[1], "model": shape[0].save(tmp_path / "drafter")}
-
-    @pytest.fixture
-    def target(self) -> FakeTarget:
-        return FakeTarget(TARGET)
+class TestEveryShape(Method, LayoutContract):
+    shapes, model = SHAPES, TARGET
 
 
-class Identity(IdentityContract):
-    families: ClassVar = ("llama",)
-    max_tokens: ClassVar = 10
-    shape: ClassVar[str]
-
-    @pytest.fixture
-    def method(self):
-        return "redrafter"
-
-    @pytest.fixture
-    def options(self, tmp_path):
-        layout, options, _ = SHAPES[self.shape]
-        return {**options, "model": layout.save(tmp_path / "drafter")}
-
-
-class TestChain(Identity):
-    shape = "chain"
+class TestChain(Method, LayoutIdentity):
+    shape = SHAPES["chain"]
     ks = (4,)
 
 
-class TestBeams(Identity):
-    shape = "beams"
+class TestBeams(Method, LayoutIdentity):
+    shape = SHAPES["beams"]
     ks = (9,)
 
 
-class TestSharedNoise(Identity):
-    shape = "shared noise"
+class TestSharedNoise(Method, LayoutIdentity):
+    shape = SHAPES["shared noise"]
     ks = (3,)

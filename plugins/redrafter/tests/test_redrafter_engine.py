@@ -11,38 +11,18 @@ import redrafter_oracle as oracle
 import torch
 from redrafter_checkpoints import TARGET, VOCAB
 from redrafter_layouts import LAYOUTS, Layout
-from redrafter_watch import Watch
 from torch import Tensor
 
-from specdec_engine import LLM, SamplingParams
+from specdec_engine import LLM
+from specdec_testing.watching import Watch, said, watched
 
 HALF = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.8, 0.6, 0.4]}
 BEAMS = {"num_beams": 4, "beam_depth": 3}
 
 
-def watched(llm: LLM) -> Watch:
-    """Put a watch around the proposer of an engine."""
-    assert llm._engine.runner is not None
-    watch = Watch(llm._engine.runner._proposer)
-    llm._engine.runner._proposer = watch
-    return watch
-
-
 def prompts(seed: int) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [rng.integers(3, VOCAB, length).tolist() for length in (5, 24, 1)]
-
-
-def said(
-    llm: LLM, texts: list[list[int]], temperatures: tuple[float, ...] = (0.0,)
-) -> tuple[list[list[int]], list[Any]]:
-    """Return whole texts, prompts included, and the results; temperatures take turns."""
-    sampling = [
-        SamplingParams(temperature=temperatures[i % len(temperatures)], max_tokens=8 * (i + 1), ignore_eos=True, seed=i)
-        for i in range(3)
-    ]
-    results = llm.generate([{"prompt_token_ids": ids} for ids in texts], sampling)
-    return [ids + list(result.outputs[0].token_ids) for ids, result in zip(texts, results, strict=True)], results
 
 
 def final_states(ids: list[int]) -> Tensor:
@@ -60,9 +40,9 @@ def assert_drafts_are_of_the_stock_states(layout: Layout, watch: Watch, texts: l
         state = states[text][len(row.text) - 2]  # what the newest id came from
         torch.testing.assert_close(row.state, state, atol=2e-4, rtol=2e-4)
         if beams:
-            nodes = oracle.tree(layout.drafter, row.state, row.text[-1], (4, 3, 4), row.limit)
+            nodes = oracle.tree(layout.parts, row.state, row.text[-1], (4, 3, 4), row.limit)
         else:
-            nodes = oracle.chain(layout.drafter, row.state, row.text[-1], row.limit)
+            nodes = oracle.chain(layout.parts, row.state, row.text[-1], row.limit)
         assert nodes.margin > 1e-6
         assert (row.tokens, row.parents) == (nodes.tokens, nodes.parents)
         compared += 1
@@ -107,7 +87,7 @@ def test_switched_off_for_a_while_and_preempted_it_says_the_same(keys: dict[str,
         assert sum(result.metrics.drafted for result in results) > 0
         if not keys:
             for row in watch.rows:
-                assert row.tokens == oracle.chain(layout.drafter, row.state, row.text[-1], row.limit).tokens
+                assert row.tokens == oracle.chain(layout.parts, row.state, row.text[-1], row.limit).tokens
 
 
 def test_trees_of_beams_beside_the_chains_of_another_method(tmp_path: Path) -> None:

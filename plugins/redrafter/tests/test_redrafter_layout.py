@@ -12,20 +12,22 @@ from redrafter_checkpoints import (
     INFO,
     VOCAB,
     WIDTH,
+    built,
     config,
     random_drafter,
     save,
+    settled,
     tensorrt_config,
     tensorrt_tensors_of,
     tensors_of,
 )
 from redrafter_layouts import LAYOUTS
-from redrafter_watch import built, evidence, settled
 
 from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource
 from specdec_plugin_redrafter.detection import detect
 from specdec_plugin_redrafter.layout import RedrafterReader
+from specdec_testing.watching import evidence
 
 # Two layouts for every change, all of them in `make test`.
 SOME_OFTEN = [name if i < 2 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(LAYOUTS)]
@@ -46,8 +48,8 @@ def test_every_layout_is_read_and_no_tensor_of_it_is_left_over(name: str, tmp_pa
     found = reader.layout()
     assert found is not None
     assert (found.layers, found.recurrent, found.notes) == (
-        len(layout.drafter.layers),
-        layout.drafter.rnn is not None,
+        len(layout.parts.layers),
+        layout.parts.rnn is not None,
         (),
     )
     unread = set(reader.others) - {"emb_norm.weight", "lm_head.weight", "transformer.layers.0.mlp.fc.weight"}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from specdec_core.config.resolve import resolve
 from specdec_core.config.speculative import ResolvedConfig
@@ -18,6 +19,33 @@ from specdec_core.host.factory import make_proposer
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetHandle, TargetInfo
+from specdec_testing.contract import script_batch
+from specdec_testing.driving import Driver
+from specdec_testing.fakes import FakeTarget
+from specdec_testing.identity import engine
+
+Built = tuple[Any, ResolvedConfig, FakeTarget]  # a proposer, its configuration and its target
+
+
+def over(
+    model: PreTrainedModel,
+) -> tuple[Callable[..., ResolvedConfig], Callable[..., Built]]:
+    """Return `settled` and `built` with a tiny target filled in, unless `info` or `target` is given.
+
+    The second one also returns the target, as `driven` takes all three.
+    """
+    own = FakeTarget(model)
+
+    def settled_over(source: str | None, info: TargetInfo = own.info, **keys: Any) -> ResolvedConfig:
+        return settled(source, info, **keys)
+
+    def built_over(
+        source: str, target: FakeTarget | None = None, **keys: Any
+    ) -> tuple[Any, ResolvedConfig, FakeTarget]:
+        handle = target or FakeTarget(model)
+        return (*built(source, handle, **keys), handle)
+
+    return settled_over, built_over
 
 
 def settled(model: str | None, info: TargetInfo, **keys: Any) -> ResolvedConfig:
@@ -115,6 +143,51 @@ class Watch:
                 )
             )
         return draft
+
+
+def driven(
+    proposer: Any, resolved: ResolvedConfig, target: FakeTarget, *, seeds: int = 2, least: int = 50, gaps: bool = False
+) -> Watch:
+    """Run a proposer through the lives of some requests, whose drafts are accepted in part; return what was seen.
+
+    At least `least` proposals are seen. With `gaps` rows are lost, speculation pauses, and requests are preempted.
+    """
+    watch = Watch(proposer)
+    driver = Driver(watch, resolved.traits, target)
+    for seed in range(seeds):
+        scripts = script_batch(10, seed, target.info.vocab_size, resolved.num_speculative_tokens)
+        if gaps:
+            lost = [{"skip": 3 * (i % 2), "off": frozenset({1, 2}), "preempt": 3} for i in range(len(scripts))]
+            scripts = [replace(script, **changes) for script, changes in zip(scripts, lost, strict=True)]
+        driver.run(scripts)
+    assert driver.problems == []
+    assert len(watch.rows) > least
+    assert watch.widest > 4
+    return watch
+
+
+def watched(llm: Any) -> Watch:
+    """Put a watch around the proposer of the reference engine."""
+    runner = llm._engine.runner
+    watch = Watch(runner._proposer)
+    runner._proposer = watch
+    return watch
+
+
+def said(
+    llm: Any, texts: Sequence[Sequence[int]], temperatures: Sequence[float] = (0.0,)
+) -> tuple[list[list[int]], list[Any]]:
+    """Return whole texts of the reference engine, prompts included, and the results; temperatures take turns.
+
+    Text i gets 8 (i + 1) new ids, and i for its seed.
+    """
+    make = engine().SamplingParams
+    sampling = [
+        make(temperature=temperatures[i % len(temperatures)], max_tokens=8 * (i + 1), ignore_eos=True, seed=i)
+        for i in range(len(texts))
+    ]
+    results = llm.generate([{"prompt_token_ids": list(ids)} for ids in texts], sampling)
+    return [[*ids, *result.outputs[0].token_ids] for ids, result in zip(texts, results, strict=True)], results
 
 
 def assert_all_are(rows: Sequence[Row], account: Callable[[Row], Any], clear: float = 1e-3) -> None:

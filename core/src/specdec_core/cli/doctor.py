@@ -20,6 +20,7 @@ from specdec_core.registry.importing import check_metadata, explain, import_obje
 from specdec_core.registry.kernels import can_be_chosen
 from specdec_core.registry.loader import Registry
 from specdec_core.registry.side_effects import changed_since, heavy_modules, snapshot
+from specdec_core.registry.waiting import wait
 
 State = Literal["ok", "failed", "not available"]
 PROCESSES: Final = 2
@@ -68,12 +69,18 @@ def examine(record: Record, catalog: Catalog, timeout: float) -> Examination:
     except PluginError as error:
         return Examination(record, error.stage, "failed", error.problem, error.next_step)
     command = [sys.executable, "-m", __name__, json.dumps({**asdict(record), "local": _path_of(record)})]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
-        return _outcome(record, done.stdout, f"the process ended with code {done.returncode} and no answer")
-    except subprocess.TimeoutExpired as error:
-        said = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
-        return _outcome(record, said, f"it did not finish within {timeout:g} seconds")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            said, _ = wait(lambda seconds: child.communicate(timeout=seconds), timeout, subprocess.TimeoutExpired)
+            otherwise = f"the process ended with code {child.returncode} and no answer"
+        except subprocess.TimeoutExpired as error:  # all that came so far, as bytes
+            said, otherwise = (
+                (error.stdout or b"").decode(errors="replace"),
+                f"it did not finish within {timeout:g} seconds",
+            )
+        finally:
+            child.kill()
+    return _outcome(record, said, otherwise)
 
 
 def _path_of(record: Record) -> str | None:

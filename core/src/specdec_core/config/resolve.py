@@ -223,7 +223,7 @@ def _fill_defaults(settling: Settling, plugin: LoadedPlugin, options: MethodOpti
     """Fill in common keys that the user left out and the method has values for."""
     hook = "specdec_method_defaults"
     config = settling.config
-    said = settling.call(plugin, hook, ctx=settling.context(plugin, options, draft)) or ()
+    said = _listed(settling, plugin, hook, ctx=settling.context(plugin, options, draft))
     if config.num_speculative_tokens is not None:
         settling.decide(K, config.num_speculative_tokens, "given")
     for default in said:
@@ -257,7 +257,7 @@ def _traits(
 
 def _note_problems(settling: Settling, plugin: LoadedPlugin, hook: str, **arguments: Any) -> None:
     """Ask a plugin what is wrong, and how it read what can be read in several ways."""
-    said = settling.call(plugin, hook, **arguments) or ()
+    said = _listed(settling, plugin, hook, **arguments)
     problems = [part for part in said if not isinstance(part, Note)]
     for note in said:
         if isinstance(note, Note):
@@ -267,6 +267,15 @@ def _note_problems(settling: Settling, plugin: LoadedPlugin, hook: str, **argume
     apart = [p for p in problems if p.drafter_only and settling.host_has_methods]
     settling.drafter_problems.extend(apart)
     settling.problems.extend(p for p in problems if p not in apart)
+
+
+def _listed(settling: Settling, plugin: LoadedPlugin, hook: str, **arguments: Any) -> tuple[Any, ...]:
+    """Call a hook that returns several things, in a list or by yielding them; none if it returns None."""
+    said = settling.call(plugin, hook, **arguments)
+    if said is None or isinstance(said, list | tuple):
+        return tuple(said or ())
+    problem = f"{hook} returned {type(said).__name__}, not a list or a tuple"
+    raise CheckStageError(plugin.record, problem, _AUTHORS)
 
 
 def _verifier(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits | None) -> LoadedPlugin | None:

@@ -25,6 +25,7 @@ from specdec_core.errors import CheckStageError, SpecdecError
 from specdec_core.registry.catalog import Catalog, Record
 from specdec_core.registry.loaded import LoadedPlugin
 from specdec_core.registry.loader import Registry
+from specdec_core.registry.waiting import wait
 from specdec_core.sources import Detection, DraftSource, TargetSwap
 
 Question = Literal["detect", "swap", "load_as", "options"]
@@ -174,7 +175,7 @@ def _listen(
     done = 0
     while done < len(records):
         try:
-            line = lines.get(timeout=limit)
+            line = wait(lambda seconds: lines.get(timeout=seconds), limit, queue.Empty)
         except queue.Empty:
             line, problem = None, f"it did not answer within {limit:g} seconds"
         else:

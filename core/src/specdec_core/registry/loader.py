@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Final
 
@@ -121,15 +121,16 @@ class Registry:
     def call(self, loaded: LoadedPlugin, hook: str, *, stage: str | Stage | None = None, **arguments: Any) -> Any:
         """Call one plugin's implementation of a hook with the arguments it asks for; None if it has none.
 
-        Anything it raises becomes the PluginError of `stage` (default: the hook's own), cause chained, except errors
-        of ours, which say by themselves what they mean.
+        A hook may be written as a generator: what it yields is returned as a tuple. Anything it raises becomes the
+        PluginError of `stage` (default: the hook's own), cause chained, except errors of ours, which say by themselves
+        what they mean.
         """
         function = self._implementation(loaded, hook)
         if function is None:
             return None
         error_class = _stage(stage or HOOK_STAGES.get(hook, "check"))
         try:
-            return function(**bind(function, arguments))
+            return _run(function, arguments)
         except (SpecdecError, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -162,7 +163,7 @@ class Registry:
         """
         for implementation in getattr(self.manager.hook, hook).get_hookimpls():
             try:
-                implementation.function(**bind(implementation.function, arguments))
+                _run(implementation.function, arguments)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
@@ -215,6 +216,12 @@ class Registry:
         if key not in self._warned:
             self._warned.add(key)
             warnings.warn(str(failure), PluginWarning, stacklevel=4)
+
+
+def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Call a hook with the arguments it asks for, and go through what it yields, whose failures are the hook's."""
+    said = function(**bind(function, arguments))
+    return tuple(said) if isinstance(said, Iterator) else said
 
 
 def _stage(stage: str | Stage) -> Stage:

@@ -10,6 +10,7 @@ import typer
 
 from specdec_core.cli.subcommand import of_function, run
 from specdec_core.errors import RequestError
+from specdec_engine import cli_options as options
 
 HELP: Final = (
     "Measure methods beside plain decoding on the same prompts: speed-up with intervals, acceptance, identity."
@@ -27,7 +28,7 @@ def command(args: list[str]) -> int:
 
 
 def bench(
-    model: Annotated[str, typer.Argument(help="Folder of the model, a .gguf file, or a hub id.")],
+    model: options.Model,
     prompts: Annotated[
         Path,
         typer.Option(
@@ -44,23 +45,21 @@ def bench(
     ],
     concurrency: Annotated[str, typer.Option(help="Prompts that run together, e.g. 1,2,4,8.")] = "1",
     max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 128,
-    limit: Annotated[int | None, typer.Option(min=1, help="Take so many prompts, spread over the tasks.")] = None,
+    limit: options.Limit = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first prompt's noise; one more for each next.")] = 0,
-    chat: Annotated[bool, typer.Option("--chat", help="Put each prompt through the chat template.")] = False,
+    seed: options.Seed = 0,
+    chat: options.Chat = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write rows and figures to this file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report, one page that needs no network.")] = None,
     record: Annotated[Path | None, typer.Option(help="Write plain decoding's ids as traces for `replay`.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what the --json file has.")] = False,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    decode_width: Annotated[int | None, typer.Option(help="Fixed number of rows of every decode forward.")] = None,
-    max_model_len: Annotated[int | None, typer.Option(help="The most tokens of prompt and output together.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model, if it needs some.")
-    ] = False,
-    plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    decode_width: options.DecodeWidth = None,
+    max_model_len: options.MaxModelLen = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    plugin: options.Plugin = None,
 ) -> int:
     """Check everything that can be checked without weights, then measure."""
     if resume and json_file is None:

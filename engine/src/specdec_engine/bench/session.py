@@ -20,27 +20,18 @@ from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
 from specdec_engine.bench import rows as rows_file
-from specdec_engine.bench.arms import (
-    Arm,
-    ModelOptions,
-    arena_tokens,
-    build_arm,
-    closing,
-    describe_target,
-    encode,
-    load_plain,
-)
+from specdec_engine.bench.arms import Arm, describe_target
 from specdec_engine.bench.html.report import page
 from specdec_engine.bench.measure import Work, measure, warm_up
 from specdec_engine.bench.methods import PLAIN, Method, check_methods
 from specdec_engine.bench.progress import Bar
-from specdec_engine.bench.prompts import BenchPrompt, Unit, units_of
+from specdec_engine.bench.prompted import Prompted
+from specdec_engine.bench.prompts import Unit, units_of
 from specdec_engine.bench.rows import Row, Saver
 from specdec_engine.bench.samples import samples_of
 from specdec_engine.bench.summary import faults, summarise
 from specdec_engine.bench.table import lines
 from specdec_engine.llm import LLM
-from specdec_engine.sampling_params import SamplingParams
 from specdec_engine.traces import Trace, write_traces
 
 GUESS: Final = 64  # drafts of a step for which room is left, where a method's own number is not known
@@ -57,15 +48,11 @@ class Files:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Session:
+class Session(Prompted):
     """What is to be measured, and where the results go."""
 
-    model: ModelOptions
-    prompts: Sequence[BenchPrompt]
     methods: Sequence[Method]
     concurrency: Sequence[int]
-    params: SamplingParams
-    chat: bool
     files: Files
 
     def run(self) -> int:
@@ -80,10 +67,8 @@ class Session:
         registry = Registry(Catalog.discover().with_local(self.model.plugins))
         resolved = check_methods(self.methods, target, registry)
         parts = {label: [part.method for part in config.parts] for label, config in resolved.items() if config.parts}
-        plain = load_plain(self.model, max(self.concurrency))
-        with closing([plain]):
-            work = Work(encode(plain.llm, self.prompts, self.chat, self.params), self.params)
-            plain.llm.resume(self._arena(work, target))
+        given = [method.config.get("num_speculative_tokens", GUESS) for method in self.methods]
+        with self.opened(target, max(self.concurrency), max(*given, GUESS)) as (plain, work):
             about = machine(plain.llm)
             saver = Saver(self.files.json, settings, machine=about, parts=parts)
             plans = {c: units_of(self.prompts, c) for c in self.concurrency}
@@ -115,11 +100,6 @@ class Session:
             "chat": self.chat,
         }
 
-    def _arena(self, work: Work, target: TargetInfo) -> int:
-        given = [method.config.get("num_speculative_tokens", GUESS) for method in self.methods]
-        lengths, most = [len(ids) for ids in work.ids], max(self.concurrency)
-        return arena_tokens(lengths, self.params.max_tokens or 0, most, max(*given, GUESS), target.max_model_len)
-
     def _measure(
         self,
         plain: Arm,
@@ -140,11 +120,7 @@ class Session:
         self, plain: Arm, units: Sequence[Unit], work: Work, saver: Saver, rows: list[Row], bar: Bar
     ) -> None:
         """Measure units of one concurrency, with engines of its own: methods that remember answers begin anew."""
-        methods: list[Arm] = []
-        with closing(methods):
-            for method in self.methods:
-                bar.show(f"building {method.label}")
-                methods.append(build_arm(method, plain.llm, self.model))
+        with self.built(self.methods, plain, bar.show) as methods:
             arms = [plain, *methods]
             bar.show("warming up")
             warm_up(arms, work, units[0].concurrency)

@@ -11,6 +11,7 @@ import typer
 from specdec_core.cli.output import emit
 from specdec_core.cli.subcommand import of_function, run
 from specdec_core.errors import RequestError
+from specdec_engine import cli_options as options
 
 HELP: Final = "Examine whether a draft fits a target: their files, then a short run; as `plugins doctor --pair`."
 
@@ -34,15 +35,13 @@ def pair(
         Path | None, typer.Option(help="File of prompts, as for `specdec verify`; left out: eight of our own.")
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=4, help="The most tokens of an answer.")] = 24,
-    chat: Annotated[bool, typer.Option("--chat", help="Put each prompt through the chat template.")] = False,
+    chat: options.Chat = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    max_model_len: Annotated[int | None, typer.Option(help="The most tokens of prompt and output together.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model, if it needs some.")
-    ] = False,
-    plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    max_model_len: options.MaxModelLen = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    plugin: options.Plugin = None,
 ) -> int:
     """Look at the files, then run."""
     from specdec_core.config.parse import load_mapping, spell_keys

@@ -6,16 +6,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import torch
+
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError, SpecdecError
 from specdec_core.sources import HIDDEN_SIZE, DraftSource, TargetInfo, language_config
 from specdec_nn.checkpoints.maps import map_problem
+from specdec_nn.checkpoints.weights import read_tensors
 from specdec_nn.hf.loading import ModelSource
 from specdec_nn.hf.tokenizers import load_tokenizer, tokenizer_files
 
 State = Literal["ok", "note", "problem"]
 SPECIAL: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 ROPE: Final = ("rope_parameters", "rope_scaling", "rope_theta")
+MAP: Final = "vocabulary map"
+DTYPE: Final = "dtype"
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def _positions(target: TargetInfo, resolved: ResolvedConfig, config: Mapping[str
 def _dtypes(target: TargetInfo, config: Mapping[str, Any]) -> Finding:
     own, other = (_dtype(each) for each in (config, language_config(target.hf_config)))
     same = own is None or other is None or own == other
-    return Finding("dtype", "ok" if same else "note", f"the target's is {other or '?'}, the draft's is {own or '?'}")
+    return Finding(DTYPE, "ok" if same else "note", f"the target's is {other or '?'}, the draft's is {own or '?'}")
 
 
 def _dtype(config: Mapping[str, Any]) -> str | None:
@@ -101,11 +106,11 @@ def _maps(target: TargetInfo, draft: DraftSource) -> Iterator[Finding]:
         marks = draft.integers(named["t2d"]) if "t2d" in named else None
         rows = draft.integers(named["d2t"])
     except ConfigError as error:
-        yield Finding("vocabulary map", "problem", str(error))
+        yield Finding(MAP, "problem", str(error))
         return
     problem = map_problem(rows, marks, target.vocab_size)
     text = problem or f"{len(rows)} of {target.vocab_size} ids can be drafted"
-    yield Finding("vocabulary map", "problem" if problem else "ok", text)
+    yield Finding(MAP, "problem" if problem else "ok", text)
 
 
 def _tokenizers(target: TargetInfo, draft: DraftSource, vocabulary: str) -> Iterator[Finding]:
@@ -148,3 +153,33 @@ def _same_ids(ours: Mapping[str, int], theirs: Mapping[str, int], vocabulary: st
 
 def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
+
+
+def overflow(resolved: ResolvedConfig, dtype: torch.dtype) -> Finding | None:
+    """Return what a dtype does to a draft that was made in one that reaches further, None if it reaches no further.
+
+    Weights beyond the largest number of `dtype`, in which the pair runs, are a problem; without any, what they make of
+    the states may still be. Weights are read only then. Raises ConfigError for files that cannot be read.
+    """
+    draft, most = resolved.draft, torch.finfo(dtype).max
+    if draft is None or resolved.traits.weights != "own":
+        return None
+    further = {name: stored for name, stored in draft.tensor_dtypes.items() if _reach(stored) > most}
+    if not further:
+        return None
+    sizes = {name: float(each.abs().max()) for name, each in read_tensors(draft, further.__contains__).items()}
+    largest = max(sizes, key=sizes.__getitem__)
+    own, step = str(dtype).removeprefix("torch."), "run the target in bfloat16 or float32 (--dtype)"
+    if sizes[largest] > most:
+        text = f"{largest} has numbers up to {sizes[largest]:.3g}, and {own}, in which it runs, ends at {most:.3g}"
+        return Finding(DTYPE, "problem", f"{text}; {step}")
+    made = ", ".join(sorted(set(further.values())))
+    return Finding(
+        DTYPE, "note", f"made in {made}, runs in {own}, which ends at {most:.3g}; {step} if little is accepted"
+    )
+
+
+def _reach(stored: str) -> float:
+    """Return the largest number of a dtype by its name, 0 for what is no float of torch."""
+    dtype = getattr(torch, stored, None) if stored else None
+    return torch.finfo(dtype).max if isinstance(dtype, torch.dtype) and dtype.is_floating_point else 0.0

@@ -20,6 +20,7 @@ from specdec_engine.sampling_params import SamplingParams
 OFFSETS: Final = (-1, 0, 1)
 AS_CONFIGURED: Final = "as configured"
 EARLIER: Final = "states of the position before"
+REPEATED: Final = 5  # ids that have to be drafted more than once to tell whether they stand for others
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Tried:
     offsets  share of first drafts that are the text's id one position earlier, at their own, and one later
     constant share of first drafts that are one and the same id
     favourite  that id
+    renamed  share of first drafts that would be right under one renaming of ids, None where it cannot be told
+    example  a drafted id and the text's id that it would be renamed to
     """
 
     name: str
@@ -43,6 +46,8 @@ class Tried:
     offsets: tuple[float, ...] = ()
     constant: float = 0.0
     favourite: int = -1
+    renamed: float | None = None
+    example: tuple[int, int] | None = None
 
 
 class _Watched:
@@ -118,13 +123,38 @@ def _run(
         return Tried(name, layers, None, 0, 0)
     favourite, times = Counter(token for _, _, token in watched.first).most_common(1)[0]
     offsets = tuple(_share(watched.first, offset) for offset in OFFSETS)
-    return Tried(name, layers, good / drafts, drafted, accepted, offsets, times / len(watched.first), favourite)
+    renamed, example = _renamed(watched.first)
+    return Tried(
+        name, layers, good / drafts, drafted, accepted, offsets, times / len(watched.first), favourite, renamed, example
+    )
 
 
 def _share(first: Sequence[tuple[HostRequest, int, int]], offset: int) -> float:
     """Return the share of first drafts that are the id at their position + offset of the finished text."""
     seen = [(request, place + offset, token) for request, place, token in first if place + offset < len(request)]
     return sum(int(request.tokens[place]) == token for request, place, token in seen) / max(len(seen), 1)
+
+
+def _renamed(first: Sequence[tuple[HostRequest, int, int]]) -> tuple[float | None, tuple[int, int] | None]:
+    """Return the share of first drafts that would be right if each drafted id stood for one of the text, no two alike.
+
+    Ids that were drafted once say nothing; with fewer than REPEATED others it cannot be told.
+    """
+    pairs = Counter((token, int(request.tokens[place])) for request, place, token in first if place < len(request))
+    times: Counter[int] = Counter()
+    for (token, _), count in pairs.items():
+        times[token] += count
+    often = [token for token, count in times.items() if count > 1]
+    if len(often) < REPEATED:
+        return None, None
+    right, taken, example = 0, set[int](), None
+    for (token, meant), count in pairs.most_common():
+        if token in often and meant not in taken:
+            often.remove(token)
+            taken.add(meant)
+            right += count
+            example = example or ((token, meant) if token != meant else None)
+    return right / sum(count for count in times.values() if count > 1), example
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from specdec_core.sources import TargetInfo
 from specdec_engine.bench.arms import ModelOptions, arena_tokens, describe_target, encode
 from specdec_engine.bench.prompts import BenchPrompt
 from specdec_engine.llm import LLM
-from specdec_engine.pair.findings import Finding, look
+from specdec_engine.pair.findings import Finding, look, overflow
 from specdec_engine.pair.probe import Tried, probe
 from specdec_engine.pair.verdict import acceptance, hints
 from specdec_engine.sampling_params import SamplingParams
@@ -39,7 +39,7 @@ class Report:
     @property
     def hints(self) -> list[str]:
         """What to change, most telling first."""
-        return list(hints(self.tried)) if self.tried else []
+        return list(hints(self.tried, self.findings)) if self.tried else []
 
     @property
     def verdict(self) -> str:
@@ -96,14 +96,16 @@ class Examination:
             return Report(
                 self.model.model, self.draft, tuple(found or [Finding("configuration", "problem", str(error))])
             )
-        findings = tuple(look(target, resolved))
+        findings = list(look(target, resolved))
         config.setdefault(K, resolved.num_speculative_tokens)
         with self._llm(config, target) as llm:
             params = SamplingParams(temperature=0.0, max_tokens=self.max_tokens)
+            found = overflow(resolved, llm._engine.target.dtype)
+            findings += [] if found is None else [found]
             ids = encode(llm, self.prompts, self.chat, params)
             tried = tuple(probe(llm, ids, self.max_tokens))
             failures = llm.get_metrics().failures
-        return Report(self.model.model, self.draft, findings, tried, failures)
+        return Report(self.model.model, self.draft, tuple(findings), tried, failures)
 
     def _resolved(self, config: Mapping[str, Any], target: TargetInfo) -> ResolvedConfig:
         """Return the configuration as resolved, with a few drafts where nobody says how many."""

@@ -12,6 +12,7 @@ import typer
 from specdec_core.cli.output import emit
 from specdec_core.cli.subcommand import of_function, run
 from specdec_core.errors import RequestError
+from specdec_engine import cli_options as options
 
 if TYPE_CHECKING:
     from specdec_engine.bench.methods import Method
@@ -42,7 +43,7 @@ def replay(
     ],
     limit: Annotated[int | None, typer.Option(min=1, help="Take the first so many traces.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
-    plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
+    plugin: options.Plugin = None,
 ) -> int:
     """Read traces and methods, replay, print the table."""
     if json_file is not None and not json_file.absolute().parent.is_dir():

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from specdec_core.cli.subcommand import of_function, run
+from specdec_engine import cli_options as options
 from specdec_engine.bench.cli import read_numbers
 
 HELP: Final = "Choose method and number of drafts for these prompts on this machine, and write configurations."
@@ -24,7 +25,7 @@ def command(args: list[str]) -> int:
 
 
 def tune(
-    model: Annotated[str, typer.Argument(help="Folder of the model, a .gguf file, or a hub id.")],
+    model: options.Model,
     prompts: Annotated[Path, typer.Option(help="File of prompts, as for `specdec bench`.")],
     methods: Annotated[
         list[str] | None,
@@ -38,20 +39,18 @@ def tune(
     most_drafts: Annotated[int, typer.Option(min=1, help="The most drafts of methods that give no number.")] = 16,
     confirm: Annotated[int, typer.Option(min=0, help="Predictions that are run again, for each concurrency.")] = 2,
     max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 128,
-    limit: Annotated[int | None, typer.Option(min=1, help="Take so many prompts, spread over the tasks.")] = None,
+    limit: options.Limit = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first prompt's noise; one more for each next.")] = 0,
-    chat: Annotated[bool, typer.Option("--chat", help="Put each prompt through the chat template.")] = False,
+    seed: options.Seed = 0,
+    chat: options.Chat = False,
     out: Annotated[Path | None, typer.Option(help="Folder for engine.json, vllm.json and tune.json.")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    decode_width: Annotated[int | None, typer.Option(help="Fixed number of rows of every decode forward.")] = None,
-    max_model_len: Annotated[int | None, typer.Option(help="The most tokens of prompt and output together.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model, if it needs some.")
-    ] = False,
-    plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    decode_width: options.DecodeWidth = None,
+    max_model_len: options.MaxModelLen = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    plugin: options.Plugin = None,
 ) -> None:
     """Check everything that can be checked without weights, then measure."""
     from specdec_engine.bench.arms import ModelOptions

@@ -11,24 +11,15 @@ from typing import Any, Final
 
 from specdec_core.cli.output import emit
 from specdec_core.errors import RequestError
-from specdec_engine.bench.arms import (
-    Arm,
-    ModelOptions,
-    arena_tokens,
-    build_arm,
-    closing,
-    describe_target,
-    encode,
-    load_plain,
-)
+from specdec_engine.bench.arms import Arm, describe_target
 from specdec_engine.bench.intervals import Ratio
 from specdec_engine.bench.measure import Work, measure, warm_up
 from specdec_engine.bench.methods import Method
 from specdec_engine.bench.progress import Bar
-from specdec_engine.bench.prompts import BenchPrompt, Unit, units_of
+from specdec_engine.bench.prompted import Prompted
+from specdec_engine.bench.prompts import Unit, units_of
 from specdec_engine.bench.session import machine
 from specdec_engine.bench.summary import ALL, summarise
-from specdec_engine.sampling_params import SamplingParams
 from specdec_engine.tune.candidates import Candidate, find_candidates
 from specdec_engine.tune.choose import GAIN, Choice, Option, choose, engine_config, vllm_config
 from specdec_engine.tune.costs import ForwardCost
@@ -50,7 +41,7 @@ class Profile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning:
+class Tuning(Prompted):
     """What is to be tuned, and where the files go.
 
     methods      None: every installed one that needs no further key
@@ -59,12 +50,8 @@ class Tuning:
     out          folder of the files
     """
 
-    model: ModelOptions
-    prompts: Sequence[BenchPrompt]
     methods: Sequence[Method] | None
     concurrency: Sequence[int]
-    params: SamplingParams
-    chat: bool
     most_drafts: int
     confirm: int
     out: Path | None
@@ -76,13 +63,8 @@ class Tuning:
         """
         target = describe_target(self.model)
         candidates, left_out = find_candidates(self.methods, self.most_drafts, target, self.model.plugins)
-        most = max(self.concurrency)
-        plain = load_plain(self.model, most)
-        with closing([plain]):
-            work = Work(encode(plain.llm, self.prompts, self.chat, self.params), self.params)
-            lengths, drafts = [len(ids) for ids in work.ids], max(each.limits[-1] for each in candidates)
-            room = arena_tokens(lengths, self.params.max_tokens or 0, most, drafts, target.max_model_len)
-            plain.llm.resume(room)
+        drafts = max(each.limits[-1] for each in candidates)
+        with self.opened(target, max(self.concurrency), drafts) as (plain, work):
             profiled = self.profile(plain, candidates, work)
             options = self.confirmed(plain, candidates, work, self.options(candidates, profiled))
             about = machine(plain.llm)
@@ -140,10 +122,7 @@ class Tuning:
         """Return the measured speed-up of methods over plain decoding on units of prompts."""
         if not methods:
             return []
-        arms: list[Arm] = []
-        with closing(arms):
-            for method in methods:
-                arms.append(build_arm(method, plain.llm, self.model))
+        with self.built(methods, plain) as arms:
             warm_up([plain, *arms], work, units[0].concurrency)
             rows = [row for found in measure([plain, *arms], units, work) for row in found]
         (figures,) = summarise(rows)
@@ -151,14 +130,10 @@ class Tuning:
 
     @contextmanager
     def _arms(self, plain: Arm, candidates: Sequence[Candidate]) -> Iterator[list[Profiled]]:
-        arms = [Profiled(plain, None, 0)]
-        built: list[Arm] = []
-        with closing(built):
-            for each in candidates:
-                for limit in each.measured:
-                    built.append(build_arm(each.at(limit), plain.llm, self.model))
-                    arms.append(Profiled(built[-1], each.label, limit))
-            yield arms
+        chosen = [(each, limit) for each in candidates for limit in each.measured]
+        with self.built([each.at(limit) for each, limit in chosen], plain) as arms:
+            found = (Profiled(arm, each.label, limit) for arm, (each, limit) in zip(arms, chosen, strict=True))
+            yield [Profiled(plain, None, 0), *found]
 
     def _groups(self, size: int) -> list[tuple[int, ...]]:
         return [unit.prompts for unit in units_of(self.prompts, size)]

@@ -9,6 +9,7 @@ import typer
 
 from specdec_core.cli.subcommand import of_function, run
 from specdec_core.errors import RequestError
+from specdec_engine import cli_options as options
 
 HELP: Final = (
     "Verify on prompts that a speculative configuration keeps the model's text: tokens, or their distribution."
@@ -24,7 +25,7 @@ def command(args: list[str]) -> int:
 
 
 def verify(
-    model: Annotated[str, typer.Argument(help="Folder of the model, a .gguf file, or a hub id.")],
+    model: options.Model,
     speculative_config: Annotated[
         str,
         typer.Option(
@@ -35,27 +36,25 @@ def verify(
         Path | None,
         typer.Option(help="File with a prompt a line, or .jsonl with 'prompt' or 'turns'; left out: eight of our own."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Take so many prompts, spread over the tasks.")] = None,
+    limit: options.Limit = None,
     max_tokens: Annotated[int, typer.Option(min=2, help="The most tokens of an answer.")] = 64,
     temperature: Annotated[float, typer.Option(min=0.01, help="Of the seeded answers.")] = 0.8,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first prompt's noise; one more for each next.")] = 0,
+    seed: options.Seed = 0,
     draws: Annotated[
         int, typer.Option(min=0, help="Samples of a prompt, for a verifier that keeps the distribution; 0: none.")
     ] = 400,
     positions: Annotated[int, typer.Option(min=1, help="Prompts that are sampled for the distribution.")] = 3,
-    chat: Annotated[bool, typer.Option("--chat", help="Put each prompt through the chat template.")] = False,
+    chat: options.Chat = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write what was found to this file.")] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
     decode_width: Annotated[
         int | None, typer.Option(help="Fixed number of rows of every decode forward: then any difference is a fault.")
     ] = None,
-    max_model_len: Annotated[int | None, typer.Option(help="The most tokens of prompt and output together.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model, if it needs some.")
-    ] = False,
-    plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
+    max_model_len: options.MaxModelLen = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    plugin: options.Plugin = None,
 ) -> int:
     """Check everything that can be checked without weights, then verify."""
     if json_file is not None and not json_file.absolute().parent.is_dir():

@@ -15,10 +15,9 @@ from specdec_core.errors import ConfigError, RequestError
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
-from specdec_engine.bench.arms import Arm, ModelOptions, arena_tokens, closing, describe_target, encode, load_plain
-from specdec_engine.bench.prompts import BenchPrompt
+from specdec_engine.bench.arms import Arm, closing, describe_target
+from specdec_engine.bench.prompted import Prompted
 from specdec_engine.llm import LLM
-from specdec_engine.sampling_params import SamplingParams
 from specdec_engine.verify.distribution import Counted, Sampling
 from specdec_engine.verify.tokens import Compared, compare_tokens
 
@@ -78,7 +77,7 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verification:
+class Verification(Prompted):
     """What is to be verified.
 
     temperature  of the seeded test; above 0
@@ -86,14 +85,10 @@ class Verification:
     positions    prompts that are sampled for it
     """
 
-    model: ModelOptions
     speculative_config: str
-    prompts: Sequence[BenchPrompt]
-    params: SamplingParams
     temperature: float
     draws: int
     positions: int
-    chat: bool
     json: Path | None
 
     def run(self) -> int:
@@ -104,15 +99,11 @@ class Verification:
         target = describe_target(self.model)
         config = SpeculativeConfig.parse(self.speculative_config)
         resolved = self._resolved(config, target)
-        plain = load_plain(self.model, TOGETHER)
-        with closing([plain]):
-            ids = encode(plain.llm, self.prompts, self.chat, self.params)
-            k = max(resolved.num_speculative_tokens, GUESS)
-            lengths = [len(each) for each in ids]
-            plain.llm.resume(arena_tokens(lengths, self.params.max_tokens or 0, TOGETHER, k, target.max_model_len))
+        k = max(resolved.num_speculative_tokens, GUESS)
+        with self.opened(target, TOGETHER, k) as (plain, work):
             fast = self._fast(plain.llm, config, resolved)
             with closing([fast]):
-                report = self._report(plain, fast, ids, resolved)
+                report = self._report(plain, fast, work.ids, resolved)
         for line in report.lines():
             emit(line)
         self._write(report)

@@ -7,14 +7,10 @@ from typing import Any
 
 import torch
 
-from specdec_nn.ops.cpu.elements import KINDS
 from specdec_nn.ops.cpu.jit import njit
 from specdec_nn.ops.cpu.outline import call
-from specdec_nn.ops.linear import blocks
 from specdec_nn.ops.linear import numba as linear
 from specdec_nn.ops.linear.numba import PANEL, ROW_CHUNK, SUMS_BYTES
-
-assert KINDS == blocks.NAMES, "the pass has one number for a dtype"
 
 
 def most_rows(dtype: torch.dtype) -> int:

@@ -112,6 +112,7 @@ class AdditionsReader:
             projector = reading.setting(self._config, "projector_type")
             if projector is not None:
                 self._tensors.wrong(f"its config.json has projector_type {projector!r}, and known is 'domino'")
+            self.cap()
             return NONE
         known = len(self._tensors.problems)
         made = {SELECTOR: self._selector, LATTICE: self._lattice, DOMINO: self._domino}[self._kind](width)
@@ -203,8 +204,8 @@ class AdditionsReader:
         optional = {"lilicorr.token_proj.weight", "lilicorr.token_proj.bias"} if inner == width else frozenset[str]()
         return Additions(kind=LATTICE, sizes=sizes, shapes=shapes, optional=frozenset(optional), block_size=block)
 
-    def _logits(self, target: Mapping[str, Any]) -> float | None:
-        """Check what happens to logits, and return the soft cap that is left to apply."""
+    def cap(self) -> float | None:
+        """Return the soft cap of the logits; it and the factors are wrong in heads in which nobody applies them."""
         cap = self._section.get("final_logit_softcapping") or None
         if cap is not None and not (isinstance(cap, int | float) and cap > 0):
             self._tensors.wrong(f"its {SECTION}.final_logit_softcapping is {cap!r}, and it is a number above 0")
@@ -213,9 +214,14 @@ class AdditionsReader:
         if self._kind != SELECTOR and (named or cap is not None):
             what = (*named, *(("final_logit_softcapping",) if cap is not None else ()))
             self._tensors.wrong(f"its config.json has {what[0]}, which is applied in DFlash2 heads alone")
+        return None if cap is None else float(cap)
+
+    def _logits(self, target: Mapping[str, Any]) -> float | None:
+        """Check what happens to logits, and return the soft cap that is left to apply."""
+        cap = self.cap()
         done = {key: target[key] for key in ON_LOGITS if target.get(key) not in (None, 1, 1.0)}
         if HEAD in self._tensors or not done:
-            return None if cap is None else float(cap)
+            return cap
         plain = reading.setting(self._config, FACTORS[1], 1.0) == 1.0
         if self._kind == SELECTOR and done == {ON_LOGITS[0]: cap} and plain:
             return None  # the target's own

@@ -130,10 +130,11 @@ class DFlashReader(DecoderReader[Layout]):
 
     def _read_additions(self, width: int, num_layers: int) -> None:
         """Read what a DFlash head has on top of its block, and check its tables of ids."""
-        if self.method == DSPARK:
-            return
         architecture = next(iter(self.source.architectures), "")
         reader = AdditionsReader(self, self.config, architecture, num_layers)
+        if self.method == DSPARK:
+            reader.cap()
+            return
         self.additions = reader.read(width, language_config(self.target.hf_config))
         if self.additions.kind is None:
             return

@@ -25,7 +25,7 @@ LOWEST: Final = -1e30  # stands for minus infinity, whose differences would be N
 LOG2E: Final = 1.4426950408889634
 
 # 2^r on [-1/2, 1/2]: minimax in relative error (2e-9 before rounding of the coefficients), highest power first.
-_EXP2: Final = (
+EXP2: Final = (
     0.00015345812158740183,
     0.001339993120947414,
     0.009618488956522791,
@@ -40,7 +40,7 @@ _MAGIC: Final = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer, which 
 _ONE, _TWO, _ZERO = np.float32(1.0), np.float32(2.0), np.float32(0.0)
 _LOWEST, _LOG2E, _TWICE_LOG2E = np.float32(LOWEST), np.float32(LOG2E), np.float32(2.0 * LOG2E)
 _BOUND, _ROUNDER = np.float32(126.0), np.float32(_MAGIC)
-_C0, _C1, _C2, _C3, _C4, _C5, _C6 = (np.float32(coefficient) for coefficient in _EXP2)
+_C0, _C1, _C2, _C3, _C4, _C5, _C6 = (np.float32(coefficient) for coefficient in EXP2)
 _MANTISSA_BITS, _BITS_OF_ONE = np.uint32(23), np.uint32(0x3F800000)
 
 
@@ -62,8 +62,8 @@ def _emit_exp2(b: Any, x: Any) -> Any:
         x = b.select(b.fcmp_ordered(sign, x, limit), limit, x)
     shifted = b.fadd(x, simd.splat_float(_MAGIC))
     r = b.fsub(x, b.fsub(shifted, simd.splat_float(_MAGIC)))
-    value = simd.splat_float(_EXP2[0])
-    for coefficient in _EXP2[1:]:
+    value = simd.splat_float(EXP2[0])
+    for coefficient in EXP2[1:]:
         value = simd.fma(b, value, r, simd.splat_float(coefficient))
     exponent = b.add(b.shl(b.bitcast(shifted, simd.VI32), simd.splat_int(23)), simd.splat_int(0x3F800000))
     return b.fmul(value, b.bitcast(exponent, simd.VF32))

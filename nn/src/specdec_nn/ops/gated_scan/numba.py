@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specdec_nn.cache.states import FRESH, KEEP, PENDING, ROWS, SLOT, START, LayerState, StateStep
 from specdec_nn.ops.cpu.jit import njit
+from specdec_nn.ops.cpu.row_log import note
 from specdec_nn.ops.gated_scan.reference import gated_scan_reference
 from specdec_nn.turns import one_at_a_time
 
@@ -82,15 +83,6 @@ def _head(job: Any, h: int, delta: bool, new: Any, snapshot: Any, logs: Any, out
 
 
 @njit(nogil=True)
-def _note(job: Any, log: Any, new: Any) -> None:
-    """Keep in a log what may be taken back; each row comes from one that is not before it."""
-    start, pending, keep = job[START], job[PENDING], job[KEEP]
-    own = log[job[SLOT]]
-    for at in range(pending + job[ROWS] - keep):
-        own[at] = own[at + keep] if at + keep < pending else new[start + at + keep - pending]
-
-
-@njit(nogil=True)
 def _alone(table: Any, delta: bool, new: Any, snapshot: Any, logs: Any, out: Any) -> None:
     for s in range(len(table)):
         for h in range(out.shape[1]):
@@ -109,10 +101,10 @@ def _together(table: Any, delta: bool, new: Any, snapshot: Any, logs: Any, out: 
 def _note_all(table: Any, new: Any, logs: Any) -> None:
     for s in range(len(table)):
         if table[s, PENDING] + table[s, ROWS] > table[s, KEEP]:
-            _note(table[s], logs[0], new[1])
-            _note(table[s], logs[1], new[2])
-            _note(table[s], logs[2], new[3])
-            _note(table[s], logs[3], new[4])
+            note(table[s], logs[0], new[1])
+            note(table[s], logs[1], new[2])
+            note(table[s], logs[2], new[3])
+            note(table[s], logs[3], new[4])
 
 
 def gated_scan(

@@ -15,14 +15,13 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from specdec_nn.ops.cpu import simd
+from specdec_nn.ops.cpu.elements import KINDS
 
 # Outputs of a block by its number of rows: their sums and the weights at hand fill the registers, 32 or 16.
 OUTPUTS: Final = (0, 8, 8, 6, 4, 4, 4, 3, 3) if simd.WIDE else (0, 4, 2, 1, 1)
 ROWS: Final = len(OUTPUTS) - 1  # the most rows of a block
 LINE: Final = 64  # bytes of a cache line
 VECTOR: Final = 4 * simd.LANES  # bytes of the lanes of one sum
-NAMES: Final = ("float32", "bfloat16", "float16") if simd.HAS_HALF else ("float32", "bfloat16")
-BFLOAT16: Final = NAMES.index("bfloat16")
 
 
 def group_size(name: str) -> int:
@@ -249,5 +248,5 @@ def _make_spread(name: str) -> Any:
 
 
 MADE: Final[tuple[dict[str, Any], ...]] = tuple(
-    {name: make(name) for name in NAMES} for make in (_make_sums, _make_finish, _make_spread)
+    {name: make(name) for name in KINDS} for make in (_make_sums, _make_finish, _make_spread)
 )

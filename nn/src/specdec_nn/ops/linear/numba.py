@@ -20,6 +20,7 @@ from numba import carray
 from torch import Tensor
 
 from specdec_nn.ops.cpu import simd
+from specdec_nn.ops.cpu.elements import BFLOAT16, FLOAT32, HAS_HALF, KINDS
 from specdec_nn.ops.cpu.jit import cfunc, njit
 from specdec_nn.ops.cpu.outline import call, outlined
 from specdec_nn.ops.cpu.team import HEAD, RUN, WORKER, share
@@ -35,15 +36,13 @@ _CARRY: Final = blocks.ROWS * _SUMS_ROW
 SUMS_BYTES: Final = _CARRY + max(n * (PANEL + blocks.OUTPUTS[n]) for n in range(1, blocks.ROWS + 1)) * blocks.VECTOR
 STRETCH: Final = 24 * 1024  # bytes of the rows of a block that all outputs of a panel read: a half of the nearest cache
 
-KINDS: Final = {getattr(torch, name): index for index, name in enumerate(blocks.NAMES)}
+_KINDS: Final = {getattr(torch, name): index for index, name in enumerate(KINDS)}
 _OUTPUTS: Final = blocks.OUTPUTS
 _ROWS: Final = blocks.ROWS
-_GROUPS: Final = tuple(blocks.group_size(name) for name in blocks.NAMES)
-_F32, _BF16 = blocks.NAMES.index("float32"), blocks.NAMES.index("bfloat16")
-_HALF: Final = "float16" in blocks.NAMES
+_GROUPS: Final = tuple(blocks.group_size(name) for name in KINDS)
 _sums_f32, _finish_f32, _spread_f32 = (made["float32"] for made in blocks.MADE)
 _sums_bf16, _finish_bf16, _spread_bf16 = (made["bfloat16"] for made in blocks.MADE)
-_sums_f16, _finish_f16, _spread_f16 = (made["float16" if _HALF else "float32"] for made in blocks.MADE)
+_sums_f16, _finish_f16, _spread_f16 = (made["float16" if HAS_HALF else "float32"] for made in blocks.MADE)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -60,11 +59,11 @@ def spread_rows(kind: int, x: int, x_row: int, rows: int, inputs: int, wide: int
     """
     step = spread_bytes(kind, inputs)
     for r in range(rows):
-        if kind == _BF16:
+        if kind == BFLOAT16:
             _spread_bf16(x + r * x_row, wide + r * step, inputs)
-        elif kind == _F32:
+        elif kind == FLOAT32:
             _spread_f32(x + r * x_row, wide + r * step, inputs)
-        elif _HALF:
+        elif HAS_HALF:
             _spread_f16(x + r * x_row, wide + r * step, inputs)
 
 
@@ -78,13 +77,13 @@ def _sums(kind: int, rows: int, x: int, x_row: int, w: int, w_row: int, w_last: 
     for n in range(stretches):
         some = groups * (n + 1) // stretches - done
         begins, ends, soon = int(n == 0), int(n == stretches - 1), ahead + turns * done * pace
-        if kind == _BF16:
+        if kind == BFLOAT16:
             _sums_bf16(rows, x + done * group * 4, x_row, w + done * group * 2, w_row, w_last + done * group * 2, some,
                        count, soon, pace, sums, _SUMS_ROW, carry, begins, ends)  # fmt: skip
-        elif kind == _F32:
+        elif kind == FLOAT32:
             _sums_f32(rows, x + done * group * 4, x_row, w + done * group * 4, w_row, w_last + done * group * 4, some,
                       count, soon, pace, sums, _SUMS_ROW, carry, begins, ends)  # fmt: skip
-        elif _HALF:
+        elif HAS_HALF:
             _sums_f16(rows, x + done * group * 4, x_row, w + done * group * 2, w_row, w_last + done * group * 2, some,
                       count, soon, pace, sums, _SUMS_ROW, carry, begins, ends)  # fmt: skip
         done += some
@@ -111,11 +110,11 @@ def _panel(kind: int, size: int, wide: int, rows: int, inputs: int, w: int, w_ro
         for m in range(some):
             at = out + ((r + m) * outputs + first) * size
             more = bias + first * size if bias != 0 else 0
-            if kind == _BF16:
+            if kind == BFLOAT16:
                 _finish_bf16(sums + m * _SUMS_ROW, more, at, count)
-            elif kind == _F32:
+            elif kind == FLOAT32:
                 _finish_f32(sums + m * _SUMS_ROW, more, at, count)
-            elif _HALF:
+            elif HAS_HALF:
                 _finish_f16(sums + m * _SUMS_ROW, more, at, count)
 
 
@@ -186,7 +185,7 @@ def pack(packed: PackedLinear) -> InPlace | None:
     later counts.
     """
     weight, bias = packed.weight.detach(), packed.bias
-    kind = KINDS.get(weight.dtype)
+    kind = _KINDS.get(weight.dtype)
     if not simd.HAS_FMA or weight.device.type != "cpu" or kind is None or weight.numel() == 0:
         return None
     missing = -weight.shape[1] % _GROUPS[kind]

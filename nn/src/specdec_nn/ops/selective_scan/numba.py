@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specdec_nn.cache.states import FRESH, KEEP, PENDING, ROWS, SLOT, START, LayerState, StateStep
 from specdec_nn.ops.cpu.jit import njit
+from specdec_nn.ops.cpu.row_log import note
 from specdec_nn.ops.selective_scan.reference import selective_scan_reference
 from specdec_nn.turns import one_at_a_time
 
@@ -49,15 +50,6 @@ def _stretch(job: Any, new: Any, a: Any, snapshot: Any, logs: Any, out: Any, low
 
 
 @njit(nogil=True)
-def _note(job: Any, log: Any, new: Any) -> None:
-    """Keep in a log what may be taken back; each row comes from one that is not before it."""
-    start, pending, keep = job[START], job[PENDING], job[KEEP]
-    own = log[job[SLOT]]
-    for at in range(pending + job[ROWS] - keep):
-        own[at] = own[at + keep] if at + keep < pending else new[start + at + keep - pending]
-
-
-@njit(nogil=True)
 def _alone(table: Any, new: Any, a: Any, snapshot: Any, logs: Any, out: Any) -> None:
     for s in range(len(table)):
         _stretch(table[s], new, a, snapshot, logs, out, 0, out.shape[1])
@@ -76,9 +68,9 @@ def _together(table: Any, new: Any, a: Any, snapshot: Any, logs: Any, out: Any) 
 def _note_all(table: Any, new: Any, logs: Any) -> None:
     for s in range(len(table)):
         if table[s, PENDING] + table[s, ROWS] > table[s, KEEP]:
-            _note(table[s], logs[0], new[0])
-            _note(table[s], logs[1], new[1])
-            _note(table[s], logs[2], new[2])
+            note(table[s], logs[0], new[0])
+            note(table[s], logs[1], new[1])
+            note(table[s], logs[2], new[2])
 
 
 def selective_scan(

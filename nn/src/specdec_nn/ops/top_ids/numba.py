@@ -13,23 +13,12 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from specdec_nn.ops.cpu.jit import njit
+from specdec_nn.ops.cpu.softmax import EXP2
 from specdec_nn.ops.top_ids.reference import top_ids_reference
 from specdec_nn.turns import one_at_a_time
 
 STRETCH: Final = 64  # logits that are passed over together where none of them is among the largest
-# 2^r on [-1/2, 1/2], minimax in relative error, highest power first; see specdec_nn.ops.cpu.softmax
-_EXP2: Final = tuple(
-    np.float32(c)
-    for c in (
-        0.00015345812158740183,
-        0.001339993120947414,
-        0.009618488956522791,
-        0.055503287769976636,
-        0.24022646890639573,
-        0.6931472057372526,
-        1.0,
-    )
-)
+_EXP2: Final = tuple(np.float32(coefficient) for coefficient in EXP2)
 _LOG2E: Final = np.float32(1.4426950408889634)
 _ROUNDER: Final = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds to an integer, in the low bits
 _LEAST: Final = np.float32(-126.0)
