@@ -36,7 +36,7 @@ PUBLIC = {
         "specdec_nn.checkpoints.*",
         "specdec_nn.layers.*",
         "specdec_nn.ops.*.reference",
-        *(f"specdec_nn.ops.{name}" for name in ("cpu.jit", "triton_cache", "noise", "noise.*", "race.numba")),
+        *(f"specdec_nn.ops.{name}" for name in ("cpu.jit", "ptx", "triton_cache", "noise", "noise.*", "race.numba")),
         "specdec_nn.hf.*",
         "specdec_nn.fused.trial",
         "specdec_nn.turns",

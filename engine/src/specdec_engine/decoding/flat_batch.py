@@ -114,6 +114,7 @@ def build(pieces: list[Piece], width: int, arena: KVArena, rope: RopeLengths | N
         seg_tree=None if ancestors is None else seg_tree,
         ancestors=ancestors,
         states=arena.state_step([p.item.request.segment for p in pieces], seg_start, seg_rows, seg_context, certain),
+        fixed_width=width > 0,
     )
     batch = FlatBatch(ids, positions, step, np.concatenate(logits_rows), pieces)
     if rope is not None:

@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specdec_nn.ops.ancestor_bits.reference import words_of
+from specdec_nn.ops.ptx import PtxCase
 from specdec_nn.ops.triton_cache import check_cache
 
 check_cache()
@@ -56,3 +57,9 @@ def ancestor_bits(parents: Tensor, lengths: Sequence[int]) -> Tensor:
     size = triton.next_power_of_2(words)
     _walk[grid](parents.to(torch.int32).contiguous(), first_nodes, bits, words, WORDS=size, SIZE=ROWS)
     return bits
+
+
+def ptx_cases() -> list[PtxCase]:
+    """Return what the kernel is compiled for without a GPU, see `specdec_nn.ops.ptx`."""
+    types = {"*i32": "parents first_nodes", "*i64": "bits"}
+    return [PtxCase(_walk, types, {"WORDS": words, "SIZE": ROWS}, label=f"{words} words") for words in (1, 4)]

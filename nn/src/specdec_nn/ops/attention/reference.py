@@ -44,6 +44,8 @@ class AttentionStep:
     ancestors    [N, words] int64 bits of `ancestor_bits` for rows of trees; None = chains only
     seg_mutual   [S] bool: rows of the segment see each other, later ones too; None = none do
     states       what the forward does to the states of layers that keep some; None where no layer does
+    fixed_width  all forwards of decode rows have this many rows: a row's result may not depend on what the others are,
+                 nor on how many of them are padding, on a GPU either
     """
 
     slots: IntArray
@@ -57,6 +59,7 @@ class AttentionStep:
     ancestors: npt.NDArray[np.int64] | None = None
     seg_mutual: BoolArray | None = None
     states: StateStep | None = None
+    fixed_width: bool = False
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of backends, made once a step
 
     def write_plan(self, device: torch.device) -> tuple[Tensor | None, Tensor, Tensor]:

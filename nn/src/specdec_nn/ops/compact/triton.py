@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specdec_core.draft import IntArray
 from specdec_nn.ops.compact.reference import Layers, addresses
+from specdec_nn.ops.ptx import PtxCase
 from specdec_nn.ops.triton_cache import check_cache
 
 check_cache()
@@ -70,3 +71,11 @@ def compact(layers: Layers, sources: IntArray, targets: IntArray, plans: dict[An
     _compact[(len(table), heads)](
         table, moves, len(sources), layers[0][0].shape[2], UNIT=unit, MOVES=MOVES, SIZE=triton.next_power_of_2(units)
     )
+
+
+def ptx_cases() -> list[PtxCase]:
+    """Return what the kernel is compiled for without a GPU, see `specdec_nn.ops.ptx`."""
+    constants = {"UNIT": 4, "MOVES": MOVES, "SIZE": 64}
+    return [
+        PtxCase(_compact, {"*i64": "table moves"}, constants | {"UNIT": unit}, label=f"{unit} bytes") for unit in (2, 4)
+    ]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from specdec_core.noise import Noise
 from specdec_nn.ops.noise.triton import OPTIONS, exponential, on_device
+from specdec_nn.ops.ptx import PtxCase
 from specdec_nn.ops.triton_cache import check_cache
 
 check_cache()
@@ -74,3 +75,9 @@ def race(probs: Tensor, noise: Noise, purpose: int) -> Tensor:
     best, _ = scores.max(1, keepdim=True)
     winner = torch.where(scores == best, winners, vocabulary).amin(1).long()
     return torch.where(best[:, 0] < 0, -1, winner)
+
+
+def ptx_cases() -> list[PtxCase]:
+    """Return what the kernel is compiled for without a GPU, see `specdec_nn.ops.ptx`."""
+    types = {"*fp32": "probs", "*i64": "keys positions seq_index", "*fp64": "scores", "*i32": "winners"}
+    return [PtxCase(_race, types, {"SIZE": STRETCH}, OPTIONS)]

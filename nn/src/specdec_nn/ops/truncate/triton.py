@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec_nn.ops.ptx import PtxCase
 from specdec_nn.ops.triton_cache import check_cache
 from specdec_nn.ops.truncate.reference import (
     EXP_COEFFICIENTS,
@@ -165,3 +166,9 @@ def truncate(logits: Tensor, truncation: Truncation) -> Tensor:
         **OPTIONS,
     )
     return out
+
+
+def ptx_cases() -> list[PtxCase]:
+    """Return what the kernel is compiled for without a GPU, see `specdec_nn.ops.ptx`."""
+    types = {"*fp32": "logits temperatures floors out", "*i64": "top_k", "*fp64": "top_p"}
+    return [PtxCase(_truncate, types, {"SIZE": MOST}, OPTIONS)]

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec_nn.ops.ptx import PtxCase
 from specdec_nn.ops.triton_cache import check_cache
 
 check_cache()
@@ -91,3 +92,13 @@ def draft_rows(states: Tensor, parents: Tensor, tokens: Tensor, starts: Tensor, 
         _gather[grid](states.contiguous(), parents.contiguous(), features, nodes, above, width, BLOCK=COLUMNS)
     positions = (starts[:, None] + depth).expand(tokens.shape)
     return features, tokens.flatten(), positions.flatten()
+
+
+def ptx_cases() -> list[PtxCase]:
+    """Return what the kernels are compiled for without a GPU, see `specdec_nn.ops.ptx`."""
+    types = {"*fp32": "logits scores cumulative", "*i64": "ids"}
+    gather = [{"*i64": "parents", f"*{kind}": "states features"} for kind in ("bf16", "fp32")]
+    return [
+        PtxCase(_expand, types, {"BLOCK": BLOCK}),
+        *(PtxCase(_gather, kinds, {"BLOCK": COLUMNS}, label=[*kinds][1]) for kinds in gather),
+    ]

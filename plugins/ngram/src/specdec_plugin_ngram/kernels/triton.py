@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec_nn.ops.ptx import PtxCase
 from specdec_nn.ops.triton_cache import check_cache
 
 check_cache()
@@ -107,3 +108,13 @@ def ngram_match(tokens: Tensor, lengths: Tensor, min_n: int, max_n: int, k: int,
         WIDTH=triton.next_power_of_2(k),
     )
     return drafts
+
+
+def ptx_cases() -> list[PtxCase]:
+    """Return what the kernels are compiled for without a GPU, see `specdec_nn.ops.ptx`."""
+    types = {"*i32": "tokens", "*i64": "lengths partial"}
+    copied = {"*i32": "tokens drafts", "*i64": "lengths partial"}
+    return [
+        *(PtxCase(_search, types, {"LATEST": latest, "BLOCK": BLOCK}, label=str(latest)) for latest in (False, True)),
+        PtxCase(_copy, copied, {"LATEST": False, "CHUNK": CHUNK, "WIDTH": 8}),
+    ]

@@ -16,6 +16,7 @@ from torch import Tensor
 from specdec_core.noise import Noise
 from specdec_nn.ops.noise import triton as noise_triton
 from specdec_nn.ops.noise.triton import OPTIONS, on_device
+from specdec_nn.ops.ptx import PtxCase
 from specdec_nn.ops.triton_cache import check_cache
 from specdec_plugin_verifiers.laws import Laws, Remainder
 
@@ -265,3 +266,18 @@ def tree_walk(
         size = triton.next_power_of_2(max(most, 1))
         _walk[(len(starts),)](*given, most, depth, stops, path, SIZE=size)
     return stops, path
+
+
+def ptx_cases() -> list[PtxCase]:
+    """Return what the kernels are compiled for without a GPU, see `specdec_nn.ops.ptx`."""
+    places = "column rows q_rows removed keys positions seq_index tokens words children own_row starts stops path"
+    kinds = {"*fp32": "p q", "*i8": "soft", "*i32": "winners", "*i64": places}
+    kinds["*fp64"] = "alphas betas scores out totals ratio uniforms"
+
+    def case(kernel: Any, **constants: Any) -> PtxCase:
+        own = set(kernel.arg_names)
+        types = {kind: " ".join(name for name in names.split() if name in own) for kind, names in kinds.items()}
+        return PtxCase(kernel, types, constants, OPTIONS)
+
+    mapped = [case(kernel, MAPPED=True, SIZE=STRETCH) for kernel in (_excess, _residual, _accept)]
+    return [*mapped, case(_uniform, SIZE=4), case(_walk, SIZE=4)]
