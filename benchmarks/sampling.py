@@ -184,7 +184,7 @@ def main(
     torch.set_num_threads(threads)
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
     kernels = Registry(Catalog.discover()).kernels
-    sampler = Sampler(kernels.get("race"), kernels.get("truncate"))
+    sampler = Sampler(kernels.get("draw"), kernels.get("truncate"))
     with torch.inference_mode():
         measured = [cost for count in rows or [1, 8] for cost in costs(sampler, count, budget)]
         verified = verifying(sampler, 8, budget)
@@ -197,7 +197,7 @@ def main(
         table.add_row(figure.verifier, figure.drafts, str(figure.rows), str(figure.call))
     Console().print(table)
     about = {"machine": platform.machine(), "threads": threads, "torch": torch.__version__, "numba": numba.__version__}
-    about |= {op: kernels.backend(op) for op in ("race", "truncate")}
+    about |= {op: kernels.backend(op) for op in ("draw", "truncate")}
     out.parent.mkdir(parents=True, exist_ok=True)
     figures = {"about": about, "rows": list(map(asdict, measured)), "verifiers": list(map(asdict, verified))}
     out.write_text(json.dumps(figures, indent=1) + "\n")

@@ -193,7 +193,7 @@ def _compose(
 
     rules = StopRules(eos_ids(target.model, target.tokenizer), min(target.info.max_model_len, target.arena.num_tokens))
     kernels = registry.kernels
-    sampler = Sampler(kernels.get("race", target.device), kernels.get("truncate", target.device))
+    sampler = Sampler(kernels.get("draw", target.device), kernels.get("truncate", target.device))
     all_rows = resolved is not None and resolved.traits.rows == "all"
     prefix = PrefixCache(target, enabled=_reuses_prefixes(options, target), keeps_rows=all_rows)
     scheduler = Scheduler(target, prefix, options.limits.max_num_seqs, preempted)

@@ -27,7 +27,7 @@ TABLE = random_table(VOCAB, seed=21)
 
 def sampler() -> Sampler:
     kernels = Kernels(Catalog.discover())
-    return Sampler(kernels.get("race"), kernels.get("truncate"))
+    return Sampler(kernels.get("draw"), kernels.get("truncate"))
 
 
 def works(*params: dict[str, Any], counts: list[int] | None = None) -> list[ScheduledRows]:

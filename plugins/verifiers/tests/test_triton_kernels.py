@@ -14,8 +14,9 @@ from specdec_testing.triton_checks import assert_triton_checks_pass
 pytestmark = pytest.mark.slow
 
 
-def test_triton_passes_its_checks():
-    assert_triton_checks_pass(Path(__file__).with_name("triton_checks.py"))
+@pytest.mark.parametrize("checks", ["triton_checks.py", "triton_verify_checks.py"])
+def test_triton_passes_its_checks(checks):
+    assert_triton_checks_pass(Path(__file__).with_name(checks))
 
 
 COMPILE = """

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.draft import IntArray
-from specdec_core.noise import Noise, Purpose
+from specdec_core.draft import BoolArray, IntArray
+from specdec_core.noise import Noise
 from specdec_engine.decoding.cutting import Legal
 from specdec_engine.requests.request import Request
 from specdec_engine.requests.scheduled_rows import ScheduledRows
@@ -21,7 +21,7 @@ from specdec_engine.sampling.pipeline import Pipeline
 from specdec_engine.sampling.state import SamplingState
 from specdec_nn.ops.truncate.reference import Truncation
 
-Race = Callable[[Tensor, Noise, int], Tensor]
+Draw = Callable[[Tensor, Noise, BoolArray], Tensor]
 Truncate = Callable[[Tensor, Truncation], Tensor]
 Shaping = tuple[int, ScheduledRows, SamplingState]  # the first row, the rows and the state of a request that has one
 
@@ -32,9 +32,9 @@ class Sampler:
     It keeps what sampling remembers of each request, from `start` to `finish`.
     """
 
-    def __init__(self, race: Race, truncate: Truncate) -> None:
-        """Take the kernels `race` and `truncate`."""
-        self._race = race
+    def __init__(self, draw: Draw, truncate: Truncate) -> None:
+        """Take the kernels `draw` and `truncate`."""
+        self._draw = draw
         self._truncate = truncate
         self._states: dict[str, SamplingState] = {}
 
@@ -110,18 +110,8 @@ class Sampler:
 
     def draw(self, processed: Tensor, noise: Noise, rows: DrawRows) -> Tensor:
         """Return the drawn ids [R] int64."""
-        greedy_of = np.array([request.sampling_params.greedy for request in rows.requests], np.bool_)
-        if greedy_of.all():
-            return argmax(processed)
-        greedy = rows.spread(greedy_of)
-        if not greedy.any():
-            return self._race(torch.softmax(processed, dim=-1), noise, Purpose.TARGET)
-        draws = argmax(processed)
-        sampled = np.flatnonzero(~greedy)
-        index = torch.from_numpy(sampled).to(processed.device)
-        part = Noise(noise.keys[sampled], noise.positions[sampled], noise.seq_index[sampled])
-        draws[index] = self._race(torch.softmax(processed[index], dim=-1), part, Purpose.TARGET)
-        return draws
+        greedy = np.array([request.sampling_params.greedy for request in rows.requests], np.bool_)
+        return self._draw(processed, noise, rows.spread(greedy))
 
 
 def _truncation(rows: DrawRows) -> Truncation | None:
@@ -172,11 +162,3 @@ def _bury(shaped: Tensor, rows: DrawRows, pipelines: Sequence[tuple[int, Schedul
                 rows.dead.setdefault(row, reason)
     for row in rows.dead:
         shaped[row] = 0.0
-
-
-def argmax(logits: Tensor) -> Tensor:
-    """Return the id of the largest of each row [R, V] float32, the lowest one on ties, [R] int64."""
-    if logits.device.type == "cpu":
-        # numpy's is vectorised, torch's is not; both return the first of equal values.
-        return torch.from_numpy(logits.numpy().argmax(axis=-1))
-    return logits.argmax(dim=-1)

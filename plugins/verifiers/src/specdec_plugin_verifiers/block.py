@@ -21,11 +21,11 @@ from torch import Tensor
 from specdec_core.draft import BoolArray, Draft, Verdict
 from specdec_core.noise import Noise, Purpose
 from specdec_core.registry.kernels import Kernels
-from specdec_plugin_verifiers.coupled import greedy_verdict
-from specdec_plugin_verifiers.ending import conclude
+from specdec_plugin_verifiers.coupled import Coupled
+from specdec_plugin_verifiers.ending import conclude, read
 from specdec_plugin_verifiers.laws import Remainder
-from specdec_plugin_verifiers.tree import Families, Places
-from specdec_plugin_verifiers.trial import Judge, Trial, refuse_trees
+from specdec_plugin_verifiers.tree import Places
+from specdec_plugin_verifiers.trial import Children, Judge, Trial, refuse_trees
 
 
 class Block:
@@ -36,6 +36,7 @@ class Block:
     def __init__(self, kernels: Kernels) -> None:
         """Take the session's kernels."""
         self._judge = Judge(kernels)
+        self._greedy = Coupled(kernels)
 
     def verify(
         self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
@@ -46,8 +47,20 @@ class Block:
         """
         refuse_trees(draft, "block")
         if greedy.all():
-            return greedy_verdict(draft, logits, noise, target_draws, greedy)
-        return chain_of_tests(self._judge.trial(draft, logits, noise, target_draws, greedy))
+            return self._greedy.verify(draft, logits, noise, target_draws, greedy)
+        trial = self._judge.trial(draft, logits, noise, target_draws, greedy)
+        return chain_of_tests(trial) if trial.on_host else read(trial, trial.op("verify_block")(trial))
+
+    def verify_on_device(
+        self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
+    ) -> Tensor:
+        """Decide without a read; see `specdec_core.protocols.VerifiesOnDevice`. Raises ContractError for trees."""
+        refuse_trees(draft, "block")
+        if greedy.all():
+            return self._greedy.verify_on_device(draft, logits, noise, target_draws, greedy)
+        trial = self._judge.trial(draft, logits, noise, target_draws, greedy)
+        result: Tensor = trial.op("verify_block")(trial)
+        return result
 
 
 def prefix_products(ratio: Tensor) -> Tensor:
@@ -66,12 +79,11 @@ def chances(b: Tensor, mass: Tensor, last: Tensor) -> Tensor:
     return torch.where(last, b, h)
 
 
-def remainders(trial: Trial, families: Families, rows: Tensor, b: Tensor) -> Remainder:
+def remainders(trial: Trial, families: Children, rows: Tensor, b: Tensor) -> Remainder:
     """Return max(b p - q, 0) at logits rows [a], b [a]; for a point mass, p without the id."""
-    tokens, soft, q_row = map(trial.tensor, (families.tokens, families.soft, families.q_row))
-    law = q_row[rows]
+    law = families.q_row[rows]
     beta = torch.where(law >= 0, 1.0 / trial.laws.totals(law), 0.0)
-    return Remainder(rows, b, beta, law, torch.where(soft[rows], -1, tokens[rows]))
+    return Remainder(rows, b, beta, law, torch.where(families.soft[rows], -1, families.tokens[rows]))
 
 
 @dataclass(slots=True)
@@ -84,7 +96,7 @@ class BlockTests:
     """
 
     p: Tensor
-    families: Families
+    families: Children
     b: Tensor
     h: Tensor
 
@@ -95,7 +107,7 @@ class BlockTests:
         lengths = np.diff([*forest.first, len(forest.tokens)])
         there, last = place < lengths[:, None], place == lengths[:, None] - 1
         rows = trial.tensor(np.where(there, forest.starts[:, None] + place, 0))  # where each draft is tested
-        families, p = forest.families(np.arange(len(trial.logits))), torch.softmax(trial.logits, dim=-1)
+        families, p = trial.children(), torch.softmax(trial.logits.float(), dim=-1)
         b = prefix_products(torch.where(trial.tensor(there), _ratios(trial, families, p)[rows], 0.0))
         some = trial.tensor(np.flatnonzero(there & ~last))
         following = remainders(trial, families, rows.flatten()[some] + 1, b.flatten()[some])
@@ -106,6 +118,11 @@ class BlockTests:
 
 def chain_of_tests(trial: Trial) -> Verdict:
     """Verify all chains of a call, without waiting for a device before the end."""
+    return conclude(trial, *all_tests(trial))
+
+
+def all_tests(trial: Trial) -> tuple[Tensor, Tensor, Remainder]:
+    """Return p [R, V] at all logits rows, the accepted nodes [n, m], and what is left where chains stop."""
     forest = trial.forest
     place = np.arange(np.diff([*forest.first, len(forest.tokens)]).max(initial=1))
     tests = BlockTests.of(trial, place)
@@ -115,18 +132,17 @@ def chain_of_tests(trial: Trial) -> Verdict:
     nodes = torch.where(order <= tau[:, None], trial.tensor(forest.first)[:, None] + order - 1, -1)
     reached = torch.where(tau > 0, tests.b.gather(1, (tau - 1).clamp_min(0)[:, None])[:, 0], 1.0)
     left = remainders(trial, tests.families, trial.tensor(forest.starts) + tau, reached)
-    return conclude(trial, tests.p, nodes, left)
+    return tests.p, nodes, left
 
 
-def _ratios(trial: Trial, families: Families, p: Tensor) -> Tensor:
+def _ratios(trial: Trial, families: Children, p: Tensor) -> Tensor:
     """Return the ratio of the draft that is tested at each logits row, [R].
 
     For greedy requests it is 1 or 0, and so are b and h.
     """
-    given = map(trial.tensor, (families.tokens, families.soft, families.q_row))
-    ratio: Tensor = trial.op("accept")(p, *given, trial.laws)[0][:, 0]
+    ratio: Tensor = trial.op("accept")(p, families.tokens, families.soft, families.q_row, trial.laws)[0][:, 0]
     if trial.greedy.any():
-        certain = (trial.tensor(families.tokens[:, 0]) == trial.answers).double()
+        certain = (families.tokens[:, 0] == trial.answers).double()
         ratio = torch.where(trial.tensor(trial.greedy[trial.owners]), certain, ratio)
     return ratio
 

@@ -26,7 +26,7 @@ def make(method: str, config: ResolvedConfig, options: MethodOptions, kernels: K
     if method == "coupled":
         from specdec_plugin_verifiers.coupled import Coupled
 
-        return Coupled()
+        return Coupled(kernels)
     if method == "block":
         from specdec_plugin_verifiers.block import Block
 

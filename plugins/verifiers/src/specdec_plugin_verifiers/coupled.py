@@ -1,7 +1,7 @@
-"""`coupled`: a draft stands iff it equals what the host drew at its place; so the text does not depend on drafts.
+"""`coupled`: a draft is accepted iff it equals what is drawn at its place; so the text does not depend on drafts.
 
-The host's draws use noise keyed by (request, position, token id), greedy rows take the argmax. Every emitted token is
-therefore a fresh draw from the target's own law (sample-and-match), exact for any drafts.
+Draws use noise keyed by (request, position, token id), greedy rows take the argmax. Every emitted token is therefore a
+fresh draw from the target's own distribution (sample-and-match), exact for any drafts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from specdec_core.draft import BoolArray, Draft, IntArray, Verdict
 
@@ -17,45 +16,68 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specdec_core.noise import Noise
+    from specdec_core.registry.kernels import Kernels
+    from specdec_plugin_verifiers.trial import Trial
 
 
 class Coupled:
-    """Compares drafts with the host's draws; on a tree it walks to the child that equals the draw."""
+    """Compares drafts with the draws at their places; on a tree it walks to the child that equals the draw.
+
+    With kernels it draws by itself, by the op that the host's sampler uses too (`draw`), and on another device than the
+    CPU it does all of it there (`verify_coupled`). Draws that a host gives are taken as they are.
+    """
+
+    def __init__(self, kernels: Kernels | None = None) -> None:
+        """Take the session's kernels; without them the host has to draw."""
+        self._kernels = kernels
+
+    @property
+    def draws_for_itself(self) -> bool:
+        """Whether the host need not draw."""
+        return self._kernels is not None
 
     def verify(
         self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
     ) -> Verdict:
-        """Return the accepted path of each row; see `specdec_core.protocols.Verifier`. Needs the host's draws."""
-        if target_draws is None:
-            message = "the verifier 'coupled' compares with the host's draws, but the host gave none"
-            raise ValueError(message)
-        draws = target_draws.cpu().numpy().astype(np.int32)
+        """Return the accepted path of each row; see `specdec_core.protocols.Verifier`."""
         lengths = np.asarray(draft.lengths, np.int32)
+        if target_draws is None:
+            if self._kernels is None:
+                message = "the verifier 'coupled' compares with the host's draws, but the host gave none"
+                raise ValueError(message)
+            if logits.device.type != "cpu":
+                from specdec_plugin_verifiers.ending import read
+
+                trial = self._trial(draft, logits, noise, None, greedy)
+                return read(trial, trial.op("verify_coupled")(trial))
+            rows = np.repeat(np.asarray(greedy, np.bool_), lengths + 1)
+            target_draws = self._kernels.get("draw", logits.device)(logits, noise, rows)
+        draws = target_draws.cpu().numpy().astype(np.int32)
         if draft.parents is None:
             return _chains(draft.tokens, lengths, draws)
         return _trees(draft.tokens, draft.parents, lengths, draws)
 
+    def verify_on_device(
+        self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
+    ) -> Tensor:
+        """Decide without a read; see `specdec_core.protocols.VerifiesOnDevice`. Needs kernels."""
+        trial = self._trial(draft, logits, noise, target_draws, greedy)
+        result: Tensor = trial.op("verify_coupled")(trial)
+        return result
 
-def greedy_verdict(
-    draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
-) -> Verdict:
-    """Return the verdict of every rule for greedy requests: a draft stands iff it is the most likely id at its place.
+    def _trial(
+        self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
+    ) -> Trial:
+        from specdec_plugin_verifiers.trial import Trial
 
-    The host's draws at greedy rows are those ids; without them, the lowest of equal ones is taken.
-    """
-    draws = argmax(logits) if target_draws is None else target_draws
-    return Coupled().verify(draft, logits, noise, draws, greedy)
-
-
-def argmax(logits: Tensor) -> Tensor:
-    """Return the most likely id of each row, [a] int64, the lowest of equal ones."""
-    if logits.device.type == "cpu":
-        return torch.from_numpy(logits.numpy().argmax(-1))  # vectorised, which torch's is not
-    return logits.argmax(-1)
+        if self._kernels is None:
+            message = "the verifier 'coupled' was made without kernels, and cannot verify on a device"
+            raise ValueError(message)
+        return Trial.of(self._kernels, None, draft, logits, noise, target_draws, greedy)
 
 
 def _chains(tokens: IntArray, lengths: IntArray, draws: IntArray) -> Verdict:
-    """Verify chains: draft i of a row stands iff all before it stand and it equals the draw at its parent's row."""
+    """Verify chains: draft i of a row is accepted iff all before it are and it equals the draw at its parent's row."""
     # Plain lists: for the few numbers of a step they are quicker than arrays.
     drafted, drawn = tokens.tolist(), draws.tolist()
     accepted: list[int] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -95,15 +95,22 @@ def conclude(trial: Trial, p: Tensor, path: Tensor, left: Remainder) -> Verdict:
 
     Nothing waits for a device before all is known; on the host, only what is needed is drawn.
     """
-    stops = left.rows
-    if trial.on_host:
-        parts = (values.numpy() for values in (left.alpha, left.beta, left.q_row, left.removed))
-        return verdict(trial.forest, path.numpy(), stops.numpy(), last_ids(trial, stops.numpy(), Rejections(*parts)))
-    residual = trial.op("residual")
+    if not trial.on_host:
+        return read(trial, ended(trial, p, path, left))
+    stops = left.rows.numpy()
+    parts = (values.numpy() for values in (left.alpha, left.beta, left.q_row, left.removed))
+    return verdict(trial.forest, path.numpy(), stops, last_ids(trial, stops, Rejections(*parts)))
+
+
+def ended(trial: Trial, p: Tensor, path: Tensor, left: Remainder) -> Tensor:
+    """Return stops, last ids and paths, [n, 2 + depth] int64, where the logits are; arguments as for `conclude`."""
+    stops, residual = left.rows, trial.op("residual")
+    none = torch.full_like(stops, -1)
+    whole = Remainder(stops, torch.ones_like(left.alpha), torch.zeros_like(left.beta), none, none[:, None])
     last = residual(p, left, trial.laws, trial.noise, Purpose.RESIDUAL)
+    # Nothing is left where p = q, or where the draft had all of p; a rejection there is rounding.
+    last = torch.where(last < 0, residual(p, whole, trial.laws, trial.noise, Purpose.RESIDUAL), last)
     if trial.draws is None:
-        none = torch.full_like(stops, -1)
-        whole = Remainder(stops, torch.ones_like(left.alpha), torch.zeros_like(left.beta), none, none[:, None])
         bonus = residual(p, whole, trial.laws, trial.noise, Purpose.TARGET)
     else:
         bonus = trial.answers[stops]
@@ -111,6 +118,13 @@ def conclude(trial: Trial, p: Tensor, path: Tensor, left: Remainder) -> Verdict:
     last = torch.where(leaf, bonus, last)
     if trial.greedy.any():
         last = torch.where(trial.tensor(trial.greedy), trial.answers[stops], last)
-    result: Places = torch.cat([stops[:, None], last[:, None], path], 1).cpu().numpy()
-    ends = result[:, 0]
-    return verdict(trial.forest, result[:, 2:], ends, filled(trial, ends, result[:, 1]))
+    return torch.cat([stops[:, None], last[:, None], path], 1)
+
+
+def read(trial: Trial, result: Tensor) -> Verdict:
+    """Return the verdict for stops, last ids and paths, which it reads, and ids of the draft that are on the device."""
+    values: Places = result.cpu().numpy()
+    forest = trial.forest
+    if trial.tokens is not None:
+        forest = replace(forest, tokens=trial.tokens.cpu().numpy().astype(np.int64))
+    return verdict(forest, values[:, 2:], values[:, 0], values[:, 1])

@@ -18,30 +18,41 @@ from torch import Tensor
 from specdec_core.draft import BoolArray, Draft, Verdict
 from specdec_core.noise import Noise, Purpose
 from specdec_core.registry.kernels import Kernels
-from specdec_plugin_verifiers.coupled import greedy_verdict
-from specdec_plugin_verifiers.ending import Rejections, conclude, last_ids
+from specdec_plugin_verifiers.coupled import Coupled
+from specdec_plugin_verifiers.ending import Rejections, conclude, last_ids, read
 from specdec_plugin_verifiers.laws import Remainder
 from specdec_plugin_verifiers.tree import Families, Places, verdict
 from specdec_plugin_verifiers.trial import Floats, Judge, Trial
 
 
 class Standard:
-    """Rejection sampling. On the host laws are computed for reached nodes only, elsewhere for all at once."""
+    """Rejection sampling. On the host distributions are computed for reached nodes only, elsewhere for all at once."""
 
     draws_for_itself: Final = True
 
     def __init__(self, kernels: Kernels) -> None:
         """Take the session's kernels."""
         self._judge = Judge(kernels)
+        self._greedy = Coupled(kernels)
 
     def verify(
         self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
     ) -> Verdict:
         """Return the accepted path of each row; see `specdec_core.protocols.Verifier`."""
         if greedy.all():
-            return greedy_verdict(draft, logits, noise, target_draws, greedy)
+            return self._greedy.verify(draft, logits, noise, target_draws, greedy)
         trial = self._judge.trial(draft, logits, noise, target_draws, greedy)
-        return by_levels(trial) if trial.on_host else at_once(trial)
+        return by_levels(trial) if trial.on_host else read(trial, trial.op("verify_standard")(trial))
+
+    def verify_on_device(
+        self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
+    ) -> Tensor:
+        """Decide without a read; see `specdec_core.protocols.VerifiesOnDevice`."""
+        if greedy.all():
+            return self._greedy.verify_on_device(draft, logits, noise, target_draws, greedy)
+        trial = self._judge.trial(draft, logits, noise, target_draws, greedy)
+        result: Tensor = trial.op("verify_standard")(trial)
+        return result
 
 
 def by_levels(trial: Trial) -> Verdict:
@@ -66,10 +77,14 @@ def by_levels(trial: Trial) -> Verdict:
 
 def at_once(trial: Trial) -> Verdict:
     """Verify all nodes without waiting for the device before the end."""
-    forest = trial.forest
-    families = forest.families(np.arange(len(trial.logits)))
-    nodes, tokens, soft, q_row = map(trial.tensor, (families.nodes, families.tokens, families.soft, families.q_row))
-    p = torch.softmax(trial.logits, dim=-1)
+    return conclude(trial, *all_nodes(trial))
+
+
+def all_nodes(trial: Trial) -> tuple[Tensor, Tensor, Remainder]:
+    """Return p [R, V] at all logits rows, the accepted paths [n, depth], and what is left where they stop."""
+    forest, children = trial.forest, trial.children()
+    nodes, tokens, soft, q_row = children.nodes, children.tokens, children.soft, children.q_row
+    p = torch.softmax(trial.logits.float(), dim=-1)
     ratio, alpha, beta = trial.op("accept")(p, tokens, soft, q_row, trial.laws)
     if trial.greedy.any():
         certain = torch.where(tokens == trial.answers[:, None], torch.inf, 0.0).double()
@@ -77,4 +92,4 @@ def at_once(trial: Trial) -> Verdict:
     uniforms = trial.op("uniform")(trial.noise, Purpose.ACCEPT, tokens)
     starts, own_row = trial.tensor(forest.starts), trial.tensor(forest.own_row)
     stops, path = trial.op("tree_walk")(nodes, own_row, ratio, uniforms, starts, forest.depth)
-    return conclude(trial, p, path, Remainder(stops, alpha[stops], beta[stops], q_row[stops], tokens[stops]))
+    return p, path, Remainder(stops, alpha[stops], beta[stops], q_row[stops], tokens[stops])

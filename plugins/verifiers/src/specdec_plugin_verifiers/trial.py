@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from specdec_core.draft import BoolArray, Draft
 from specdec_core.errors import ContractError
 from specdec_core.noise import Noise, Purpose
 from specdec_core.registry.kernels import Kernels
-from specdec_plugin_verifiers.coupled import argmax
+from specdec_nn.ops.draw.reference import argmax
 from specdec_plugin_verifiers.laws import LawReader, Laws, Remainder
 from specdec_plugin_verifiers.tree import Families, Forest, Places
 
@@ -29,6 +29,31 @@ def refuse_trees(draft: Draft, name: str) -> None:
     if draft.parents is not None:
         message = f"the verifier {name!r} is for chains, and the draft has parents; 'standard' verifies trees"
         raise ContractError(message)
+
+
+def given(values: Any) -> Tensor | None:
+    """Return the ids or rows of a draft if they are a tensor."""
+    return values if isinstance(values, Tensor) else None
+
+
+def outline(draft: Draft) -> Draft:
+    """Return a draft with zeros for ids, and -1 for rows of q, that are on a device."""
+    count = sum(draft.lengths or ())
+    if given(draft.tokens) is not None:
+        draft = replace(draft, tokens=np.zeros(count, np.int32))
+    if given(draft.q_row) is not None:
+        draft = replace(draft, q_row=np.full(count, -1, np.int32))
+    return draft
+
+
+@dataclass(slots=True)
+class Children:
+    """`Families` of all R logits rows as tensors: nodes, tokens and soft [R, C], q_row [R]."""
+
+    nodes: Tensor
+    tokens: Tensor
+    soft: Tensor
+    q_row: Tensor
 
 
 class Judge:
@@ -63,16 +88,15 @@ class Judge:
     ) -> Trial:
         """Read the arguments of one call."""
         laws = self.laws.read(draft, logits.shape[1], logits.device)
-        given = np.asarray(greedy, np.bool_)
-        on_host = logits.device.type == "cpu"
-        return Trial(self.kernels, Forest.of(draft), laws, logits, noise, target_draws, given, on_host)
+        return Trial.of(self.kernels, laws, draft, logits, noise, target_draws, greedy)
 
 
 @dataclass
 class Trial:
     """The arguments of one call of `Verifier.verify`, read; R logits rows, n batch rows.
 
-    `on_host` says that results can be read without waiting, so that what is not needed need not be computed.
+    `on_host` says that results can be read without waiting, so that what is not needed need not be computed. `tokens`
+    and `q_rows` [N] are the nodes' ids and rows of q where these are on a device; `forest` has zeros and -1 for them.
     """
 
     kernels: Kernels
@@ -83,6 +107,19 @@ class Trial:
     draws: Tensor | None
     greedy: BoolArray
     on_host: bool
+    tokens: Tensor | None = None
+    q_rows: Tensor | None = None
+
+    @classmethod
+    def of(cls, kernels: Kernels, laws: Laws | None, draft: Draft, logits: Tensor, noise: Noise, *rest: Any) -> Trial:
+        """Read the arguments of a call, `rest` being the draws and greedy; None: the rule has no use for laws."""
+        if laws is None:
+            none = torch.zeros(0, 1, device=logits.device)
+            laws = Laws(none, none[:, 0].double())
+        draws, greedy = rest
+        forest, ids = Forest.of(outline(draft)), (given(draft.tokens), given(draft.q_row))
+        on_host = logits.device.type == "cpu"
+        return cls(kernels, forest, laws, logits, noise, draws, np.asarray(greedy, np.bool_), on_host, *ids)
 
     def op(self, name: str) -> Callable[..., Any]:
         """Return the best kernel of an op where the logits are."""
@@ -92,6 +129,19 @@ class Trial:
         """Return an array where the logits are."""
         return torch.from_numpy(values).to(self.logits.device)
 
+    def children(self) -> Children:
+        """Return the children of the nodes of all logits rows, where the logits are."""
+        families = self.forest.families(np.arange(len(self.logits)))
+        nodes, tokens, soft = map(self.tensor, (families.nodes, families.tokens, families.soft))
+        there, at = nodes >= 0, nodes.clamp_min(0)
+        q_row = self.tensor(families.q_row)
+        if self.tokens is not None and len(self.tokens):
+            tokens = torch.where(there, self.tokens.long()[at], -1)
+        if self.q_rows is not None and len(self.q_rows):
+            rows = torch.where(there, self.q_rows.long()[at], -1)
+            soft, q_row = rows >= 0, rows.amax(1)
+        return Children(nodes, tokens, soft, q_row)
+
     def noise_at(self, rows: Places) -> Noise:
         """Return the noise of some logits rows."""
         return Noise(self.noise.keys[rows], self.noise.positions[rows], self.noise.seq_index[rows])
@@ -99,12 +149,12 @@ class Trial:
     def law(self, rows: Places) -> Tensor:
         """Return the target's law p at some logits rows, [a, V] float32."""
         whole = len(rows) == len(self.logits) and bool((rows == np.arange(len(rows))).all())
-        return torch.softmax(self.logits if whole else self.logits[self.tensor(rows)], dim=-1)
+        return torch.softmax((self.logits if whole else self.logits[self.tensor(rows)]).float(), dim=-1)
 
     @cached_property
     def answers(self) -> Tensor:
         """What greedy requests emit at each logits row, [R] int64; the host knows, if it draws."""
-        return argmax(self.logits) if self.draws is None else self.draws.to(self.logits.device)
+        return argmax(self.logits.float()) if self.draws is None else self.draws.to(self.logits.device)
 
     @cached_property
     def owners(self) -> Places:
@@ -118,7 +168,7 @@ class Trial:
 
     def best(self, rows: Places) -> Places:
         """Return the most likely id at some logits rows, the lowest of equal ones."""
-        most: Places = argmax(self.logits[self.tensor(rows)]).cpu().numpy()
+        most: Places = argmax(self.logits[self.tensor(rows)].float()).cpu().numpy()
         return most
 
     def greedy_draws(self, rows: Places) -> Places:

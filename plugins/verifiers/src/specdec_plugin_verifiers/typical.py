@@ -11,7 +11,7 @@ from torch import Tensor
 from specdec_core.draft import BoolArray, Draft, Verdict
 from specdec_core.noise import Noise
 from specdec_core.registry.kernels import Kernels
-from specdec_plugin_verifiers.coupled import greedy_verdict
+from specdec_plugin_verifiers.coupled import Coupled
 from specdec_plugin_verifiers.ending import last_ids
 from specdec_plugin_verifiers.tree import Forest, Places, verdict
 from specdec_plugin_verifiers.trial import Floats, Judge, Trial
@@ -37,6 +37,7 @@ class Typical:
     def __init__(self, kernels: Kernels, threshold: float, alpha: float) -> None:
         """Take the session's kernels, and the options `posterior_threshold` and `posterior_alpha`."""
         self._judge = Judge(kernels)
+        self._greedy = Coupled(kernels)
         self._threshold = threshold
         self._alpha = alpha
 
@@ -45,7 +46,7 @@ class Typical:
     ) -> Verdict:
         """Return the accepted path of each row; see `specdec_core.protocols.Verifier`."""
         if greedy.all():
-            return greedy_verdict(draft, logits, noise, target_draws, greedy)
+            return self._greedy.verify(draft, logits, noise, target_draws, greedy)
         trial = self._judge.trial(draft, logits, noise, target_draws, greedy)
         path, stops = longest(trial.forest, *self._tests(trial))
         return verdict(trial.forest, path, stops, last_ids(trial, stops, None))

@@ -43,8 +43,8 @@ _ULP = tl.constexpr(2.0**-33)
 
 
 @triton.jit
-def numerator(key, c0, position, seq_index, purpose):
-    """Return 2 w + 1, int64, for word 0 of Philox4x32-10.
+def word(key, c0, position, seq_index, purpose):
+    """Return word 0 of Philox4x32-10, uint32.
 
     key, position, seq_index int64 and purpose int32 are scalars or blocks, c0 a block of integers.
     """
@@ -60,18 +60,24 @@ def numerator(key, c0, position, seq_index, purpose):
         high1, low1 = tl.umulhi(c2, _M1), c2 * _M1
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = k0 + _W0, k1 + _W1
-    return c0.to(tl.int64) * 2 + 1
+    return c0
+
+
+@triton.jit
+def numerator(key, c0, position, seq_index, purpose):
+    """Return 2 w + 1, int64, for word w of a block of draws; arguments as for `word`."""
+    return word(key, c0, position, seq_index, purpose).to(tl.int64) * 2 + 1
 
 
 @triton.jit
 def uniform(key, c0, position, seq_index, purpose):
-    """Return u, float64 in (0, 1), of a block of draws; arguments as for `numerator`."""
+    """Return u, float64 in (0, 1), of a block of draws; arguments as for `word`."""
     return numerator(key, c0, position, seq_index, purpose).to(tl.float64) * _ULP
 
 
 @triton.jit
 def exponential(key, c0, position, seq_index, purpose):
-    """Return e, float64, of a block of draws; arguments as for `numerator`."""
+    """Return e, float64, of a block of draws; arguments as for `word`."""
     bits = numerator(key, c0, position, seq_index, purpose).to(tl.float64).to(tl.int64, bitcast=True)
     power = (bits >> 52) - 1023
     m = ((bits & _MANTISSA) | _EXPONENT_OF_ONE).to(tl.float64, bitcast=True)
@@ -96,3 +102,12 @@ def exponential(key, c0, position, seq_index, purpose):
 def on_device(values: Any, device: torch.device) -> Tensor:
     """Return one array of a `Noise`, [n] int64 on the device."""
     return torch.from_numpy(np.ascontiguousarray(values).astype(np.int64)).to(device)
+
+
+def columns_on(device: torch.device, *columns: Any) -> Tensor:
+    """Return n arrays of one length as rows of one tensor, [n, length] int64 on the device, by one copy.
+
+    For a CUDA device the copy comes from pinned memory, and the host does not wait for it.
+    """
+    host = torch.from_numpy(np.stack([np.asarray(column).astype(np.int64) for column in columns]))
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
