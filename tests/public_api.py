@@ -22,6 +22,7 @@ PUBLIC = {
         *(f"specdec_core.{name}" for name in ("metrics", "stats", "errors", "sources", "markers", "late_hooks")),
         "specdec_core.token_tree",
         "specdec_core.first_layers",
+        "specdec_core.training",
         "specdec_core.cache_file",
         *(f"specdec_core.registry.{name}" for name in ("groups", "record", "catalog", "loaded", "loader", "kernels")),
         *(f"specdec_core.config.{name}" for name in ("speculative", "resolve", "rope", "remote_code", "checkpoint")),
@@ -39,6 +40,7 @@ PUBLIC = {
         *(f"specdec_nn.ops.{name}" for name in ("cpu.jit", "ptx", "triton_cache", "noise", "noise.*", "race.numba")),
         "specdec_nn.hf.*",
         "specdec_nn.fused.trial",
+        "specdec_nn.training.*",
         "specdec_nn.turns",
     ),
     "testing": ("specdec_testing", "specdec_testing.*"),
@@ -48,6 +50,7 @@ PUBLIC = {
         "specdec_engine.hf_generate.generate",
         "specdec_engine.reporting.stats",
     ),
+    "train": ("specdec_train.data", "specdec_train.data.*"),
 }
 LONGEST = 60  # characters of a constant's value that are recorded
 

@@ -54,6 +54,7 @@ CONTRIBUTING, MAP = ROOT / "CONTRIBUTING.md", DOCS / "index.md"
 PAGES = [*RUN, CONTRIBUTING, BENCHMARKS, ROOT / "CHANGELOG.md"]
 HOOKS = [name for name in dir(hookspecs) if hasattr(getattr(hookspecs, name), "specdec_spec")]
 COMMANDS = ("", "bench", "generate", "replay", "explain", "plugins", "plugins list", "plugins show", "plugins doctor")
+COMMANDS += ("train", "train collect", "train fit", "train evaluate", "train export")
 COMMANDS += ("plugins new", "suffix", "suffix inspect", "suffix merge", "tune", "verify", "pair", "vllm")
 NOT_RUN = ("make ",)  # commands of a page that would run for minutes
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -16,6 +16,7 @@ from specdec_core.traits import MethodTraits
 ROOT = Path(__file__).resolve().parents[1]
 CORE, NN = ROOT / "core/src/specdec_core", ROOT / "nn/src/specdec_nn"
 TESTING, ENGINE = ROOT / "testing/src/specdec_testing", ROOT / "engine/src/specdec_engine"
+TRAIN = ROOT / "train/src/specdec_train"
 PLUGINS = {folder.name: folder for folder in sorted(ROOT.glob("plugins/*/src/specdec_plugin_*"))}
 INTEGRATIONS = {folder.name: folder for folder in sorted(ROOT.glob("integrations/*/src/specdec_*"))}
 PACKAGES = {
@@ -23,6 +24,7 @@ PACKAGES = {
     "specdec_nn": NN,
     "specdec_testing": TESTING,
     "specdec_engine": ENGINE,
+    "specdec_train": TRAIN,
     **PLUGINS,
     **INTEGRATIONS,
 }
@@ -85,7 +87,7 @@ def _has_text(node: ast.AST) -> bool:
     return any(isinstance(n, ast.Constant) and isinstance(n.value, str) for n in ast.walk(node))
 
 
-@pytest.mark.parametrize("package", [CORE, NN, TESTING, ENGINE], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("package", [CORE, NN, TESTING, ENGINE, TRAIN], ids=lambda folder: folder.name)
 def test_core_and_engine_name_no_method_and_never_branch_on_one(package: Path) -> None:
     """A host asks what a method can do, never what it is called."""
     names = installed_methods()
@@ -156,14 +158,18 @@ def top(module: str) -> str:
 
 
 def allowed(package: str) -> set[str]:
-    """Imports go down: core, then nn, then everything else."""
+    """Imports go down: core, then nn, then everything else; training runs the engine."""
     below = {"specdec_core": set(), "specdec_nn": {"specdec_core"}}
+    below["specdec_train"] = {"specdec_core", "specdec_nn", "specdec_engine"}
     return {package} | below.get(package, {"specdec_core", "specdec_nn"})
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_imports_go_one_way(package: str) -> None:
-    """Plugins, the kit, the engine and integrations import core and nn and nobody else; nn imports core only."""
+    """Plugins, the kit, the engine and integrations import core and nn and nobody else; nn imports core only.
+
+    Training imports the engine besides.
+    """
     found = []
     for file in sources(PACKAGES[package]):
         tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -213,6 +219,7 @@ def own_files() -> list[Path]:
         "nn",
         "testing",
         "engine",
+        "train",
         "plugins",
         "tests",
         "benchmarks",

@@ -37,7 +37,9 @@ MAY_TAKE_MORE = {
     "engine/src/specdec_engine/bench/cli.py:bench": "the options of a command, which typer reads from the signature",
     "engine/src/specdec_engine/pair/cli.py:pair": "the options of a command, which typer reads from the signature",
     "engine/src/specdec_engine/verify/cli.py:verify": "the options of a command, which typer reads from the signature",
+    "train/src/specdec_train/fit/cli.py:fit": "the options of a command, which typer reads from the signature",
     "engine/src/specdec_engine/tune/cli.py:tune": "the options of a command, which typer reads from the signature",
+    "train/src/specdec_train/collect/cli.py:collect": "the options of a command, which typer reads from the signature",
 }
 # Compiled code takes arrays and numbers, and no object that would hold them.
 COMPILED = ("njit", "jit", "kernel", "compiled")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         TargetSwap,
     )
     from specdec_core.stats import StepStats
+    from specdec_core.training import HeadTraining
     from specdec_core.traits import MethodTraits
 
 
@@ -165,6 +166,14 @@ def specdec_make_verifier(
 @hookspec(firstresult=True)
 def specdec_make_controller(method: str, config: ResolvedConfig, options: MethodOptions) -> Controller | None:
     """Build a controller that the configuration names; `method` is the extension's name."""
+
+
+@hookspec(firstresult=True)
+def specdec_make_trainer(method: str) -> HeadTraining | None:
+    """Return how heads of the method are trained: what can be chosen, which states are needed, what makes a trainer.
+
+    Fires in `specdec train`, before the target is loaded. Default: None, the method's heads cannot be trained there.
+    """
 
 
 @hookspec(firstresult=True)

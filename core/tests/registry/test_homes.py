@@ -25,6 +25,7 @@ def test_the_table_holds_the_names_of_every_distribution_of_the_project():
     for file in (
         *ROOT.glob("plugins/*/pyproject.toml"),
         ROOT / "engine/pyproject.toml",
+        ROOT / "train/pyproject.toml",
         *ROOT.glob("integrations/*/pyproject.toml"),
     ):
         project = tomllib.loads(file.read_text())["project"]

@@ -44,6 +44,7 @@ HOOK_STAGES: Final[dict[str, str]] = {
     "specdec_make_proposer": "make",
     "specdec_make_verifier": "make",
     "specdec_make_controller": "make",
+    "specdec_make_trainer": "make",
 }
 
 

@@ -36,7 +36,7 @@ def aux_layers(config: Mapping[str, Any], options: EagleOptions, num_layers: int
     ids, numbering, where = _listed(config, options)
     note = ""
     if ids is None:
-        found: tuple[int, ...] = (2, num_layers // 2, num_layers - 3)
+        found: tuple[int, ...] = default_layers(num_layers)
         where = f"the default for {num_layers} layers"
     else:
         chosen = options.aux_layer_numbering
@@ -60,6 +60,11 @@ def aux_layers(config: Mapping[str, Any], options: EagleOptions, num_layers: int
         message = f"fc.weight takes {count} states of the target, and {where} names {len(distinct)}: {list(distinct)}"
         raise ValueError(message)
     return AuxLayers(distinct, note)
+
+
+def default_layers(num_layers: int) -> tuple[int, ...]:
+    """Return the states of heads that list none: those that enter layers 2, L // 2 and L - 3, in ascending order."""
+    return tuple(sorted({2, num_layers // 2, num_layers - 3}))
 
 
 def _states(ids: Sequence[int], numbering: str) -> tuple[int, ...]:

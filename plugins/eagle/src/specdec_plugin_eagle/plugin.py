@@ -16,6 +16,7 @@ class EaglePlugin:
     specdec_override_hf_config = hook_from("specdec_plugin_eagle.speculators:patch_of")
     specdec_check = hook_from("specdec_plugin_eagle.traits:problems_of")
     specdec_make_proposer = hook_from("specdec_plugin_eagle.building:make")
+    specdec_make_trainer = hook_from("specdec_plugin_eagle.training.recipe:training_of")
     specdec_vllm_config = hook_from("specdec_plugin_eagle.vllm_keys:vllm_config", optionalhook=True)
 
 

@@ -16,6 +16,7 @@ class MedusaPlugin:
     specdec_method_defaults = hook_from("specdec_plugin_medusa.traits:defaults_of")
     specdec_check = hook_from("specdec_plugin_medusa.traits:problems_of")
     specdec_make_proposer = hook_from("specdec_plugin_medusa.building:make")
+    specdec_make_trainer = hook_from("specdec_plugin_medusa.training.recipe:training_of")
 
 
 plugin = MedusaPlugin()

@@ -18,6 +18,7 @@ class MtpPlugin:
     specdec_swap_target = hook_from("specdec_plugin_mtp.detection:swap")
     specdec_check = hook_from("specdec_plugin_mtp.checking:problems_of")
     specdec_make_proposer = hook_from("specdec_plugin_mtp.building:make")
+    specdec_make_trainer = hook_from("specdec_plugin_mtp.training.recipe:training_of")
     specdec_vllm_config = hook_from("specdec_plugin_mtp.vllm_keys:vllm_config", optionalhook=True)
 
 
