@@ -153,3 +153,37 @@ def test_data_without_states_between_layers_are_refused() -> None:
 def test_more_neurons_than_the_target_has_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"intermediate is 4000, .* give at most"):
         made((2, 4, 5), intermediate=4000)
+
+
+def test_a_run_begins_with_a_head_that_was_trained_on_other_texts(tmp_path: Path) -> None:
+    """What it drafts stays, whatever scale and draft vocabulary the new texts give; new ids have the target's rows."""
+    aux = (2, 4, 5)
+    first = made(aux, intermediate=32, draft_vocab=20)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in first.trainer.module.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    folder = save_head(first.trainer.head(), tmp_path / "head")
+    texts = stock_texts(aux)
+    second = made(aux, texts, intermediate=32, draft_vocab=100, start=folder)
+    packing = Packing(texts.requests(), 2, 40)
+    batch = packing.batch(packing.epoch(None)[0])
+    embeddings = first.target.embedding_weight[next_ids(batch)]
+    logits = []
+    for trainer in (first.trainer, second.trainer):
+        with torch.no_grad():
+            states = next(trainer.module.states(batch, embeddings, trainer._turns, 1))
+            logits.append(dict(zip(trainer.module.ids.tolist(), trainer.module.logits(states).unbind(-1), strict=True)))
+    both = logits[0].keys() & logits[1].keys()
+    assert len(both) > 5
+    for i in both:
+        torch.testing.assert_close(logits[1][i], logits[0][i], rtol=1e-3, atol=1e-3)
+    new = [row for row, i in enumerate(second.trainer.module.ids.tolist()) if i not in both]
+    wanted = second.trainer._parts.head_rows(second.trainer.module.ids[new])
+    assert torch.equal(second.trainer.module.lm_head.weight.detach()[new], wanted)
+
+
+def test_a_head_of_other_sizes_is_no_beginning(tmp_path: Path) -> None:
+    folder = save_head(made((2, 4, 5), intermediate=32).trainer.head(), tmp_path / "head")
+    with pytest.raises(ConfigError, match=r"no head of these sizes: midlayer\.mlp\.gate_proj"):
+        made((2, 4, 5), intermediate=40, start=folder)

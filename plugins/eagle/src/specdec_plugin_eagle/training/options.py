@@ -27,7 +27,10 @@ class Eagle3TrainingOptions(MethodOptions):
         1.0, ge=0.0, le=1.0, description="How much ids of prompts count; those that the target wrote count 1."
     )
     head_rate: float = Field(0.3, ge=0.0, description="Learning rate of the output head, in parts of the others'.")
-    start: Literal["target", "random"] = Field(
-        "target", description="Begin with weights of the target's last layer and of its head, or with random ones."
+    start: str = Field(
+        "target",
+        min_length=1,
+        description="What it begins with: target, the target's last layer and head; random; or the folder of a head "
+        "that was trained before, on other texts as well.",
     )
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="Dtype of the weights that are written.")

@@ -12,12 +12,43 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from specdec_core.errors import ConfigError
+from specdec_core.sources import DraftSource
+from specdec_nn.checkpoints.weights import read_tensors
 from specdec_nn.training.target import TargetParts
 from specdec_plugin_eagle.training.network import Eagle3Network
 
-EMBEDDING_GAIN = 0.3  # of the half of queries, keys and values that reads embeddings, in parts of unit gain
+HEAD = "lm_head.weight"
+EMBEDDING_GAIN = 1.0  # of the half of queries, keys and values that reads embeddings, in parts of unit gain
 
 logger = logging.getLogger("specdec_plugin_eagle")
+
+
+def copy_files(network: Eagle3Network, folder: str) -> None:
+    """Begin with the files of a head that a trainer wrote; ids that it did not draft keep the rows that they have.
+
+    Raises ConfigError for files that cannot be read, or of other sizes.
+    """
+    found = read_tensors(DraftSource(folder))
+    own = dict(network.named_parameters())
+    known = (
+        {}
+        if "d2t" not in found
+        else {int(i): row for row, i in enumerate(found["d2t"] + torch.arange(len(found["d2t"])))}
+    )
+    shapes = {name: tuple(tensor.shape) for name, tensor in own.items() if name != HEAD}
+    wrong = [name for name, shape in shapes.items() if name not in found or tuple(found[name].shape) != shape]
+    if wrong or not known or HEAD not in found:
+        what = ", ".join(wrong or [HEAD, "d2t"])
+        message = f"{folder!r} is no head of these sizes: {what}; give the intermediate and the target that it has"
+        raise ConfigError(message)
+    kept = [(row, known[i]) for row, i in enumerate(network.ids.tolist()) if i in known]
+    new, old = (torch.tensor(rows) for rows in zip(*kept, strict=True))
+    with torch.no_grad():
+        for name in shapes:
+            own[name].copy_(found[name])
+        network.fc.weight.mul_(network.scale)
+        network.lm_head.weight[new] = found[HEAD][old].float()
 
 
 def copy_head(network: Eagle3Network, parts: TargetParts) -> None:

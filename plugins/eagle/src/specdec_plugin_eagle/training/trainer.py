@@ -53,6 +53,11 @@ class Eagle3Trainer:
         inner = self._options.intermediate or whole
         if self._options.start == "random":
             return Eagle3Network(self._keys, inner, scale, ids)
+        if self._options.start != "target":
+            network = Eagle3Network(self._keys, inner, scale, ids)
+            start.copy_head(network, self._parts)
+            start.copy_files(network, self._options.start)
+            return network
         if layer is None:
             start.logger.warning(
                 "the target's last layer is not made like Llama's: the head begins with random weights"
