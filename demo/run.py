@@ -1,8 +1,9 @@
-"""A real model answers three prompts plainly and with n-gram speculation: the same text, and how much sooner."""
+"""A real model answers three prompts plainly, with n-gram drafts, and with a trained head where these find nothing."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -13,12 +14,10 @@ from smollm2 import model_folder
 from specdec_engine import LLM, SamplingParams
 
 DECODE_WIDTH = 8
-SPECULATION = {
-    "method": "ngram",
-    "num_speculative_tokens": DECODE_WIDTH - 1,
-    "prompt_lookup_min": 2,
-    "prompt_lookup_max": 4,
-}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+HEAD = {"model": "smollm2-135m-eagle3", "num_speculative_tokens": 3}
+COMBINED = {"method": "combine", "rule": "first", "methods": [NGRAM, HEAD], "num_speculative_tokens": 7}
+ARMS = {"plain": None, "n-gram": NGRAM, "n-gram + head": COMBINED}
 CODE = '''def area(width, height):
     """Return the area of a rectangle."""
     result = width * height
@@ -43,14 +42,14 @@ PARAMS = SamplingParams(temperature=0.0, max_tokens=160)
 
 @dataclass
 class Answer:
-    """What one arm answered."""
+    """What one arm answered.
+
+    length  tokens emitted by a step that had drafts, on average; None where no step had any
+    """
 
     token_ids: list[int]
     seconds: float
-    steps: int
-    drafts: int
-    drafted: list[int]
-    accepted: list[int]
+    length: float | None
 
     @property
     def speed(self) -> float:
@@ -68,34 +67,29 @@ def answer(llm: LLM, text: str, console: Console) -> Answer:
         shown = len(output.outputs[0].text)
     seconds = perf_counter() - start
     console.print()
-    metrics = output.metrics
-    return Answer(
-        output.outputs[0].token_ids,
-        seconds,
-        metrics.steps,
-        metrics.drafts,
-        metrics.drafted_per_pos,
-        metrics.accepted_per_pos,
-    )
+    return Answer(output.outputs[0].token_ids, seconds, output.metrics.mean_acceptance_length)
 
 
-def row(kind: str, plain: Answer, spec: Answer) -> list[str]:
+def row(kind: str, answers: Mapping[str, Answer]) -> list[str]:
     """Return the table row of one prompt."""
-    per_step = (sum(spec.accepted) + spec.drafts) / spec.drafts if spec.drafts else 1.0
-    by_position = " ".join(
-        f"{accepted / drafted:.2f}" if drafted else "-"
-        for accepted, drafted in zip(spec.accepted, spec.drafted, strict=True)
-    )
-    same = plain.token_ids == spec.token_ids
-    return [
-        kind,
-        f"{plain.speed:.1f}",
-        f"{spec.speed:.1f}",
-        f"{spec.speed / plain.speed:.2f} x",
-        f"{per_step:.2f}",
-        by_position or "no drafts",
-        "[green]yes[/green]" if same else "[red]no[/red]",
-    ]
+    plain, *others = answers.values()
+    cells = [kind, f"{plain.speed:.1f}"]
+    for other in others:
+        length = "-" if other.length is None else f"{other.length:.2f}"
+        cells += [f"{other.speed:.1f}", f"{other.speed / plain.speed:.2f} x", length]
+    same = all(other.token_ids == plain.token_ids for other in others)
+    return [*cells, "[green]yes[/green]" if same else "[red]no[/red]"]
+
+
+def load(folder: str) -> dict[str, LLM]:
+    """Return an engine for each arm, on the same weights, its kernels compiled."""
+    plain = LLM(folder, decode_width=DECODE_WIDTH)
+    shared = {"decode_width": DECODE_WIDTH, "hf_model": plain.model, "tokenizer": plain.tokenizer}
+    engines = {name: plain if config is None else LLM(folder, config, **shared) for name, config in ARMS.items()}
+    for llm in engines.values():
+        llm.generate([[1, 2, 3, 1, 2, 3, 1]], SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True))
+        llm.generate([[5, 6, 7, 8]], SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True))
+    return engines
 
 
 def main() -> int:
@@ -104,20 +98,19 @@ def main() -> int:
     console.width = max(console.width, 112)  # the table needs the room, and logs have it
     folder = str(model_folder())
     with console.status("loading SmolLM2-135M-Instruct and compiling kernels"):
-        plain = LLM(folder, decode_width=DECODE_WIDTH)
-        spec = LLM(folder, SPECULATION, decode_width=DECODE_WIDTH, hf_model=plain.model, tokenizer=plain.tokenizer)
-        for llm in (plain, spec):
-            llm.generate([[1, 2, 3, 1, 2, 3, 1]], SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True))
-    table = Table("prompt", "plain tok/s", "n-gram tok/s", "ratio", "mean length", "accepted by position", "identical")
+        engines = load(folder)
+    columns = [column for name in ARMS if ARMS[name] for column in (f"{name}\ntok/s", "ratio", "mean\nlength")]
+    table = Table("prompt", "plain\ntok/s", *columns, "identical")
     same = True
     for kind, text in PROMPTS.items():
-        console.rule(f"{kind}: plain", align="left")
-        console.print(text, style="dim", highlight=False)
-        one = answer(plain, text, console)
-        console.rule(f"{kind}: n-gram speculation", align="left")
-        two = answer(spec, text, console)
-        same &= one.token_ids == two.token_ids
-        table.add_row(*row(kind, one, two))
+        answers = {}
+        for name, llm in engines.items():
+            console.rule(f"{kind}: {name}", align="left")
+            if name == "plain":
+                console.print(text, style="dim", highlight=False)
+            answers[name] = answer(llm, text, console)
+        same &= len({tuple(each.token_ids) for each in answers.values()}) == 1
+        table.add_row(*row(kind, answers))
     console.rule()
     console.print(table)
     console.print(

@@ -25,6 +25,7 @@ PUBLIC = {
         "specdec_core.training",
         "specdec_core.cache_file",
         *(f"specdec_core.registry.{name}" for name in ("groups", "record", "catalog", "loaded", "loader", "kernels")),
+        "specdec_core.registry.drafts",
         *(f"specdec_core.config.{name}" for name in ("speculative", "resolve", "rope", "remote_code", "checkpoint")),
         "specdec_core.config.tensor_files",
         "specdec_core.host.*",

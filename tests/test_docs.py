@@ -46,7 +46,7 @@ README, DOCS = ROOT / "README.md", ROOT / "docs"
 BENCHMARKS = ROOT / "benchmarks" / "README.md"
 DISTRIBUTIONS = [
     project.parent
-    for pattern in ("*/pyproject.toml", "plugins/*/pyproject.toml", "integrations/*/pyproject.toml")
+    for pattern in ("*/pyproject.toml", *(f"{name}/*/pyproject.toml" for name in ("plugins", "drafts", "integrations")))
     for project in sorted(ROOT.glob(pattern))
 ]
 RUN = [README, *sorted(DOCS.glob("*.md")), *(folder / "README.md" for folder in DISTRIBUTIONS)]

@@ -18,6 +18,7 @@ CORE, NN = ROOT / "core/src/specdec_core", ROOT / "nn/src/specdec_nn"
 TESTING, ENGINE = ROOT / "testing/src/specdec_testing", ROOT / "engine/src/specdec_engine"
 TRAIN = ROOT / "train/src/specdec_train"
 PLUGINS = {folder.name: folder for folder in sorted(ROOT.glob("plugins/*/src/specdec_plugin_*"))}
+DRAFTS = {folder.name: folder for folder in sorted(ROOT.glob("drafts/*/src/specdec_draft_*"))}
 INTEGRATIONS = {folder.name: folder for folder in sorted(ROOT.glob("integrations/*/src/specdec_*"))}
 PACKAGES = {
     "specdec_core": CORE,
@@ -26,6 +27,7 @@ PACKAGES = {
     "specdec_engine": ENGINE,
     "specdec_train": TRAIN,
     **PLUGINS,
+    **DRAFTS,
     **INTEGRATIONS,
 }
 # The one place that may look for an engine from below: the kit's, when a test asks for one.
@@ -201,7 +203,7 @@ def test_these_checks_tell_an_import_that_runs_from_one_that_does_not() -> None:
 
 
 def distributions() -> list[Path]:
-    patterns = ("*/pyproject.toml", "plugins/*/pyproject.toml", "integrations/*/pyproject.toml")
+    patterns = ("*/pyproject.toml", *(f"{name}/*/pyproject.toml" for name in ("plugins", "drafts", "integrations")))
     return [project for pattern in patterns for project in sorted(ROOT.glob(pattern))]
 
 
@@ -221,6 +223,7 @@ def own_files() -> list[Path]:
         "engine",
         "train",
         "plugins",
+        "drafts",
         "tests",
         "benchmarks",
         "demo",

@@ -70,7 +70,7 @@ def test_a_listing_names_everything_and_imports_nothing(site):
     assert "core mismatch: it needs specdec-core>=99" in text
 
 
-def test_a_listing_shows_methods_and_verifiers_and_all_the_rest_when_asked(site):
+def test_a_listing_shows_methods_verifiers_and_drafts_and_all_the_rest_when_asked(site):
     site.proposer("alpha", "raise SystemExit('imported')")
     site.verifiers("coupled")
     site.dist(
@@ -80,10 +80,11 @@ def test_a_listing_shows_methods_and_verifiers_and_all_the_rest_when_asked(site)
             "specdec.aliases.v1": {"old_alpha": "extras:alpha"},
             "specdec.extensions.v1": {"watch": "extras:watch"},
             "specdec.commands.v1": {"hello": "not a module:"},
+            "specdec.drafts.v1": {"small": "extras_draft"},
         },
         {},
     )
-    named = {"alpha": "proposer", "coupled": "verifier"}
+    named = {"alpha": "proposer", "coupled": "verifier", "small": "draft"}
     hidden = {"op.reference": "kernel", "op.numba": "kernel", "old_alpha": "alias", "watch": "extension"}
     hidden["hello"] = "command"
 
@@ -97,7 +98,7 @@ def test_a_listing_shows_methods_and_verifiers_and_all_the_rest_when_asked(site)
     *table, last = site.specdec("plugins", "list").stdout.splitlines()
     assert last.startswith("not listed: ") and last.endswith("; --all lists them, too")
     assert all(word in last for word in ("kernels", "alias", "extension", "(1 unusable)"))
-    assert {line.split()[1] for line in table} == {"kind", "proposer", "verifier"}
+    assert {line.split()[1] for line in table} == {"kind", "proposer", "verifier", "draft"}
     text = site.specdec("plugins", "list", "--all").stdout
     assert "op.numba" in text and "old_alpha" in text and "not listed" not in text
 

@@ -16,6 +16,7 @@ KINDS = {
     "specdec.verifiers.v1": "verifier",
     "specdec.commands.v1": "command",
     "specdec.extensions.v1": "extension",
+    "specdec.drafts.v1": "draft",
 }
 
 
@@ -27,11 +28,12 @@ def test_the_table_holds_the_names_of_every_distribution_of_the_project():
         ROOT / "engine/pyproject.toml",
         ROOT / "train/pyproject.toml",
         *ROOT.glob("integrations/*/pyproject.toml"),
+        *ROOT.glob("drafts/*/pyproject.toml"),
     ):
         project = tomllib.loads(file.read_text())["project"]
         points = project.get("entry-points", {})
         for group, kind in KINDS.items():
-            old = points.get("specdec.aliases.v1", {}) if kind != "command" else {}
+            old = points.get("specdec.aliases.v1", {}) if kind not in ("command", "draft") else {}
             if points.get(group):
                 found[kind][project["name"]] = sorted((*points[group], *old))
     assert {kind: {home: sorted(names) for home, names in homes.items()} for kind, homes in table.items()} == found

@@ -84,7 +84,7 @@ def _list(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the methods and verifiers installed: name, kind, distribution, version, status. Imports no plugin."""
+    """List methods, verifiers and drafts: name, kind, distribution, version, status. Imports no plugin."""
     list_plugins(as_json, everything)
 
 
@@ -93,7 +93,7 @@ def _show(
     as_json: AsJson = False,
     plugin: Local = None,
 ) -> None:
-    """Load one plugin and show its hooks, its options with defaults, its traits and its distribution's entry points."""
+    """Show a plugin's hooks, options, traits and entry points, or where a draft is and what it is for."""
     cli_plugins.show(Catalog.discover().with_local(local_plugins(plugin)), name, as_json)
 
 

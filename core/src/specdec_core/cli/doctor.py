@@ -66,6 +66,8 @@ def examine(record: Record, catalog: Catalog, timeout: float) -> Examination:
         check_metadata(record)
         if record.kind == "alias":
             return _examine_alias(record, catalog)
+        if record.kind == "draft":
+            return _examine_draft(record)
     except PluginError as error:
         return Examination(record, error.stage, "failed", error.problem, error.next_step)
     command = [sys.executable, "-m", __name__, json.dumps({**asdict(record), "local": _path_of(record)})]
@@ -93,6 +95,14 @@ def _examine_alias(record: Record, catalog: Catalog) -> Examination:
         return Examination(record, "metadata", "ok")
     step = "Tell the authors of the plugin."
     return Examination(record, "metadata", "failed", f"nothing named {new!r} is installed.", step)
+
+
+def _examine_draft(record: Record) -> Examination:
+    """Look for its files and read its card; there is nothing to import."""
+    from specdec_core.registry.drafts import look_at
+
+    look_at(record)
+    return Examination(record, "metadata", "ok")
 
 
 def _outcome(record: Record, output: str, otherwise: str) -> Examination:

@@ -1,4 +1,4 @@
-"""`specdec plugins show` and `doctor`: what one plugin offers, and whether each of them loads."""
+"""`specdec plugins show` and `doctor`: what one plugin or draft offers, and whether each of them loads."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from specdec_core.registry.loaded import LoadedPlugin
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
 
+_OF_DRAFTS: Final = ("about", "target", "method", "num_speculative_tokens", "folder", "architectures", "weights_bytes")
 SLOW: Final = 0.5  # seconds of an import that are worth a word in the table
 PLACEHOLDER: Final = TargetInfo(
     model=None, hf_config={}, vocab_size=32000, hidden_size=2048, num_layers=16, max_model_len=4096
@@ -33,9 +34,9 @@ def show(catalog: Catalog, name: str, as_json: bool) -> None:
     shown = []
     for record in _matching(catalog, name):
         data: dict[str, Any] = record.as_json()
-        if record.kind in LOCAL_KINDS:
+        if record.kind in (*LOCAL_KINDS, "draft"):
             try:
-                data.update(_describe(catalog, record))
+                data.update(_describe_draft(record) if record.kind == "draft" else _describe(catalog, record))
             except PluginError as error:
                 failure, data["error"] = error, str(error)
         data["entry_points"] = _entry_points(catalog, record)
@@ -105,6 +106,18 @@ def _describe(catalog: Catalog, record: Record) -> dict[str, Any]:
     return data
 
 
+def _describe_draft(record: Record) -> dict[str, Any]:
+    """Return where a draft's files are and what its card and config.json say, as plain data; imports nothing."""
+    from specdec_core.registry.drafts import look_at
+    from specdec_core.sources import DraftSource
+
+    folder, card = look_at(record)
+    source = DraftSource(folder)
+    size = sum(file.stat().st_size for file in source.weight_files)
+    found = {"folder": str(folder), "architectures": list(source.architectures), "weights_bytes": size}
+    return {**asdict(card), **found}
+
+
 def _load(registry: Registry, record: Record) -> LoadedPlugin:
     """Load a record; an unpackaged plugin is looked at as whatever it turns out to be."""
     if record.status == "conflict":  # asked about, not used: each claimant is shown
@@ -151,7 +164,7 @@ def _entry_points(catalog: Catalog, record: Record) -> list[str]:
 
 
 def _print_plugin(data: dict[str, Any]) -> None:
-    keys = ("name", "kind", "distribution", "version", "status", "reason", "value", "error")
+    keys = ("name", "kind", "distribution", "version", "status", "reason", "value", "error", *_OF_DRAFTS)
     print_table(("what", "is"), [(key, data[key]) for key in keys if key in data])
     if "hooks" in data:
         print("\nhooks:", ", ".join(data["hooks"]) or "none")

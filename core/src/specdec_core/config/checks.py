@@ -29,7 +29,8 @@ def check_checkpoint(settling: Settling, method: str, traits: MethodTraits, draf
         try:
             _ = draft.hf_config
             if draft.model == model:
-                settling.decide("model", draft.model, "given; the draft checkpoint")
+                note = f"; {settling.model_note}" if settling.model_note else ""
+                settling.decide("model", draft.model, f"given; the draft checkpoint{note}")
         except ConfigError as error:
             settling.problem("model", str(error))
     return True

@@ -12,6 +12,7 @@ from specdec_core.config.speculative import SpeculativeConfig
 from specdec_core.errors import CheckStageError, ConfigError, PluginWarning
 from specdec_core.registry.asking import Answer, ask, load_as
 from specdec_core.registry.catalog import LOCAL_DISTRIBUTION, Record
+from specdec_core.registry.drafts import meant
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import Detection, DraftSource, TargetSwap
 
@@ -97,7 +98,8 @@ def _meant_load_target_as(
     if name is not None:
         record = registry.catalog.find("proposer", name)
     else:
-        record, _ = detect(DraftSource(config.model or "", revision=config.revision), registry)
+        model = meant(registry.catalog, config.model or "").model
+        record, _ = detect(DraftSource(model, revision=config.revision), registry)
     own = registry.scratch()
     keys = load_as(own, own.load(record), source)
     return (record.name, keys) if keys else None

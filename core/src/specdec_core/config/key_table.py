@@ -31,8 +31,9 @@ _COMMON: Final[dict[str, Common]] = {
     ),
     "model": Common(
         "core",
-        "folder, file or hub id",
-        "the draft checkpoint of a method that has one; refused for a method that has none. Left out: what the method "
+        "folder, file, name of an installed draft, or hub id",
+        "the draft checkpoint of a method that has one: a local path, else the draft of that name that a distribution "
+        "brings ([drafts.md](drafts.md)), else a hub id; refused for a method that has none. Left out: what the method "
         "finds by itself, such as the target's own checkpoint",
     ),
     "revision": Common(
@@ -43,8 +44,9 @@ _COMMON: Final[dict[str, Common]] = {
     "num_speculative_tokens": Common(
         "host",
         _WHOLE,
-        "k, the most tokens drafted for a request in a step; required, unless the method has a default for it. Above "
-        "the method's n_predict it must be a multiple of it, or is refused where its modules cannot be used again",
+        "k, the most tokens drafted for a request in a step; required, unless the method or the checkpoint has a "
+        "default for it. Above the method's n_predict it must be a multiple of it, or is refused where its modules "
+        "cannot be used again",
     ),
     "max_model_len": Common(
         "host",

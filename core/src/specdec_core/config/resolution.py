@@ -39,6 +39,7 @@ class Settling:
         self.problems: Final = list(problems)
         self.drafter_problems: Final[list[Problem]] = []
         self.host_has_methods = False
+        self.model_note = ""  # what to know of how `model` was understood
         self.parts: tuple[ResolvedConfig, ...] = ()
         self.resolve_part: Callable[[Mapping[str, Any]], ResolvedConfig]
         self.decisions: Final[list[Decision]] = []

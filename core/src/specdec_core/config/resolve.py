@@ -19,6 +19,7 @@ from specdec_core.config.derived_values import (
     settle_tensor_parallel,
 )
 from specdec_core.config.detect import detect, swap_target
+from specdec_core.config.drafts import card_defaults, draft_meant
 from specdec_core.config.foreign_keys import foreign_problems
 from specdec_core.config.options import MethodOptions, keys_of, options_model, validate
 from specdec_core.config.parts import resolve_parts
@@ -144,7 +145,7 @@ def _method(settling: Settling) -> tuple[LoadedPlugin, DraftSource | None]:
         typo = f" but {meant[0][0]!r} (did you mean {meant[0][1]!r}?)" if meant else ""
         message = f'name a "method"; installed: {", ".join(catalog.names("proposer")) or "none"}'
         raise ConfigError(f"speculative_config cannot be used: it has neither method nor model{typo}; {message}")
-    draft = DraftSource(model, revision=config.revision) if model is not None and named is None else None
+    draft = draft_meant(settling) if model is not None and named is None else None
     if name is not None:
         record, reason = catalog.find("proposer", name), "named by the configuration"
         if record.name != name:
@@ -226,7 +227,7 @@ def _fill_defaults(settling: Settling, plugin: LoadedPlugin, options: MethodOpti
     said = _listed(settling, plugin, hook, ctx=settling.context(plugin, options, draft))
     if config.num_speculative_tokens is not None:
         settling.decide(K, config.num_speculative_tokens, "given")
-    for default in said:
+    for default in (*said, *card_defaults(draft)):
         known = isinstance(default, Default) and default.key in type(config).model_fields
         if not known or default.key in ("method", "model", "revision", "other_keys"):
             problem = f"{hook} gave {default!r}, which is no Default of a common key"

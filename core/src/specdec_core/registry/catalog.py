@@ -179,6 +179,8 @@ def _status(claim: Claim) -> tuple[Status, str]:
         return "core mismatch", claim.mismatch
     if parse_value(claim.value) is None or (claim.kind == "alias" and _alias_target(claim.value) is None):
         return "invalid", f"its value {claim.value!r} is no 'module:attribute'"
+    if claim.kind == "draft" and ":" in claim.value:
+        return "invalid", f"its value {claim.value!r} names an attribute, expected the package that holds its files"
     return "ok", ""
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-Kind = Literal["proposer", "verifier", "kernel", "alias", "extension", "command"]
+Kind = Literal["proposer", "verifier", "draft", "kernel", "alias", "extension", "command"]
 
 API_MAJOR: Final = 1
 SPOKEN: Final = (API_MAJOR,)  # majors whose plugins this core loads, each by its own hook specifications
 PREFIXES: Final[dict[str, Kind]] = {
     "specdec.proposers": "proposer",
     "specdec.verifiers": "verifier",
+    "specdec.drafts": "draft",
     "specdec.kernels": "kernel",
     "specdec.aliases": "alias",
     "specdec.extensions": "extension",
@@ -18,6 +19,7 @@ PREFIXES: Final[dict[str, Kind]] = {
 }
 PROPOSERS: Final = "specdec.proposers.v1"
 VERIFIERS: Final = "specdec.verifiers.v1"
+DRAFTS: Final = "specdec.drafts.v1"
 KERNELS: Final = "specdec.kernels.v1"
 ALIASES: Final = "specdec.aliases.v1"
 EXTENSIONS: Final = "specdec.extensions.v1"

@@ -14,9 +14,10 @@ Status = Literal["ok", "needs newer core", "needs newer plugin", "core mismatch"
 class Record:
     """One thing that a distribution offers.
 
-    kind          what it is: proposer, verifier, kernel, alias, extension or command
+    kind          what it is: proposer, verifier, draft, kernel, alias, extension or command
     name          its name: what configurations say
-    value         where it is: `module:attribute`, or a path or an object's type for an unpackaged plugin
+    value         where it is: `module:attribute`, the package of a draft's files, or a path or an object's type for an
+                  unpackaged plugin
     distribution  who offers it; "(local)" for an unpackaged plugin
     version       the distribution's version; "-" for an unpackaged plugin
     status        "ok", or why it cannot be used as it is: "needs newer core" (made for a later hook API),

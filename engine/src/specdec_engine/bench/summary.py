@@ -57,6 +57,7 @@ def _arm(label: str, rows: Sequence[Row], plain: Sequence[Row]) -> dict[str, Any
         "speed_up": {task: _ratio(chosen) for task, chosen in pairs.items()},
         "decode_speed_up": _decode_ratio(pairs[ALL]),
         "mean_acceptance_length": metrics.mean_acceptance_length,
+        "acceptance_length_by_task": {task: _length([a for a, _ in chosen]) for task, chosen in pairs.items()},
         "tokens_per_step": metrics.tokens_per_step,
         "acceptance_rate": metrics.acceptance_rate,
         "acceptance_per_pos": metrics.acceptance_per_pos,
@@ -70,6 +71,13 @@ def _arm(label: str, rows: Sequence[Row], plain: Sequence[Row]) -> dict[str, Any
         "forward_ms": _forwards(rows),
         "identity": _identity(rows),
     }
+
+
+def _length(rows: Sequence[Row]) -> float | None:
+    """Return ids emitted by a step that had drafts, on average; None where none had."""
+    metrics = SpecMetrics()
+    metrics.merge(_metrics(row) for row in rows)
+    return metrics.mean_acceptance_length
 
 
 def _metrics(row: Row) -> SpecMetrics:

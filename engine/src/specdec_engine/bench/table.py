@@ -14,7 +14,7 @@ HEADINGS: Final = ("arm", "tokens/s", "x plain (90 %)", "decoding only", "accept
 
 
 def lines(summary: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the lines of all tables: for each concurrency the arms, and their speed-up by task if there are several."""
+    """Yield the lines of all tables: for each concurrency the arms, and by task, if there are several, their gain."""
     for each in summary:
         together = f", {each['prompts_at_once']:.1f} at once" if each["concurrency"] > 1 else ""
         yield f"concurrency {each['concurrency']}: {each['prompts']} prompts{together}"
@@ -22,6 +22,8 @@ def lines(summary: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if 1 < len(each["tasks"]) <= MOST_TASKS:
             yield ""
             yield from aligned(_by_task(each))
+            yield ""
+            yield from aligned(_lengths_by_task(each))
         yield from _differences(each)
         yield from advice(each)
         yield ""
@@ -57,6 +59,15 @@ def _by_task(each: Mapping[str, Any]) -> list[Sequence[str]]:
     for arm in each["arms"]:
         if arm["arm"] != PLAIN:
             found.append((arm["arm"], *(ratio_text(arm["speed_up"][task]) for task in each["tasks"])))
+    return found
+
+
+def _lengths_by_task(each: Mapping[str, Any]) -> list[Sequence[str]]:
+    found: list[Sequence[str]] = [("accepted length", *each["tasks"])]
+    for arm in each["arms"]:
+        if arm["arm"] != PLAIN:
+            lengths = [arm["acceptance_length_by_task"][task] for task in each["tasks"]]
+            found.append((arm["arm"], *("-" if length is None else f"{length:.2f}" for length in lengths)))
     return found
 
 

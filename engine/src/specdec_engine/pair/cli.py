@@ -26,7 +26,7 @@ def command(args: list[str]) -> int:
 
 def pair(
     target: Annotated[str, typer.Argument(help="Folder of the target, a .gguf file, or a hub id.")],
-    draft: Annotated[str, typer.Argument(help="Folder of the draft, a hub id, or the name of a method.")],
+    draft: Annotated[str, typer.Argument(help="Folder or name of the draft, a hub id, or the name of a method.")],
     speculative_config: Annotated[
         str | None,
         typer.Option("--speculative-config", "-sc", help="Further keys, as JSON, @file.json or @file.yaml."),

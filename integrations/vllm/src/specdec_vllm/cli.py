@@ -15,7 +15,7 @@ from specdec_core.config.speculative import ResolvedConfig, SpeculativeConfig
 from specdec_core.errors import ConfigError
 from specdec_core.sources import TargetInfo
 from specdec_vllm.routes import Route, choose
-from specdec_vllm.settings import KEY, K, settle
+from specdec_vllm.settings import KEY, K, named, settle
 
 HELP: Final = "Show how vLLM would run a speculative configuration: by a method of its own, or by a drafter of ours."
 
@@ -71,8 +71,8 @@ def unwrapped(config: Mapping[str, Any]) -> Mapping[str, Any]:
         message = f"{KEY}: expected a mapping of options, got {inner!r}"
         raise ConfigError(message)
     outer = {key: value for key, value in config.items() if key not in ("method", "model", KEY)}
-    named = {"method": config["model"]} if "model" in config else {}
-    return {**named, **outer, **inner}
+    of_model = named(config["model"]) if "model" in config else {}
+    return {**of_model, **outer, **inner}
 
 
 def _print(method: str, found: Route, keys: Mapping[str, Any]) -> None:

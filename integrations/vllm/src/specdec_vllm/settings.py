@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from specdec_core.config.resolve import resolve
@@ -65,6 +66,18 @@ def wanted(vllm_config: Any) -> dict[str, Any]:
         )
         raise ConfigError(message)
     return with_k(SpeculativeConfig.parse(given).as_json(), speculative.num_speculative_tokens)
+
+
+def named(model: str) -> dict[str, str]:
+    """Return the key of ours that a text under vLLM's `model` stands for, beside the method `specdec`.
+
+    It is `method`, unless only a draft is installed under that name or it is a local path: then it is `model`.
+    """
+    catalog = Catalog.discover()
+    if catalog.knows("proposer", model.rpartition(":")[2]):
+        return {"method": model}
+    is_draft = catalog.knows("draft", model.rpartition(":")[2]) or Path(model).expanduser().exists()
+    return {"model": model} if is_draft else {"method": model}
 
 
 def with_k(config: Mapping[str, Any], k: int | None) -> dict[str, Any]:

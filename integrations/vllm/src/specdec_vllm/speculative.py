@@ -14,7 +14,7 @@ from vllm.config.utils import config
 
 from specdec_core.config.fingerprint import fingerprint
 from specdec_core.errors import ConfigError
-from specdec_vllm import routing
+from specdec_vllm import routing, settings
 from specdec_vllm.settings import KEY
 
 # What vLLM fills in, and what is read here under its own name; all else that a user sets is an option for us.
@@ -27,7 +27,7 @@ class SpeculativeConfig(VllmSpeculativeConfig):  # type: ignore[misc]  # vLLM ne
     """Configuration for speculative decoding."""
 
     method: Literal[SpeculativeMethod, "specdec"] | None = None  # type: ignore[valid-type]  # a Literal where vLLM is
-    """The name of the speculative method to use; `specdec` means the installed method that `model` names."""
+    """The name of the speculative method to use; `specdec` means the installed method, or draft, that `model` names."""
     specdec: dict[str, Any] | None = None
     """Options of the method that `model` names, and where its checkpoint is, if it has one: `{"model": "..."}`."""
 
@@ -63,12 +63,12 @@ class SpeculativeConfig(VllmSpeculativeConfig):  # type: ignore[misc]  # vLLM ne
                 taken[field.name] = getattr(self, field.name)
                 setattr(self, field.name, default)
         options = dict(self.specdec or {})
-        twice = sorted(taken.keys() & options.keys())
+        named = {} if self.model is None else settings.named(self.model)
+        twice = sorted((taken.keys() | named.keys() - {"method"}) & options.keys())
         if twice:
             message = f'{", ".join(twice)}: given twice, beside "{KEY}" and inside it'
             raise ConfigError(message)
-        if self.model is not None and "method" in options:
+        if "method" in named and "method" in options:
             message = f'the method is named twice: "model": "{self.model}", and "{KEY}": {{"method": ...}}'
             raise ConfigError(message)
-        named = {} if self.model is None else {"method": self.model}
         return {**named, **taken, **options}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
@@ -67,19 +67,25 @@ def page(
         "time": _each(summary, _time, ABOUT["time"]),
         "forward": _each(summary, _forward, ABOUT["forward"]),
         "tokens": _tokens(samples, parts),
-        "settings": _settings(settings, machine),
+        "settings": settings_text(settings, machine),
     }
-    sections = "".join(
-        f'<section id="{name}"><h2>{escape(heading)}</h2>{"".join(bodies[name])}</section>'
-        for name, heading in SECTIONS.items()
-    )
     prompts = max((each["prompts"] for each in summary), default=0)
     about = f"{prompts} prompts, up to {settings['max_tokens']} tokens, temperature {settings['temperature']:g}"
+    sections = {name: (heading, bodies[name]) for name, heading in SECTIONS.items()}
+    return document(title, f"{about}; {machine_line(machine)}", sections)
+
+
+def document(title: str, about: str, sections: Mapping[str, tuple[str, Iterable[str]]]) -> str:
+    """Return a page with its style inside: a line below the title, then each section's heading and body, by its id."""
+    body = "".join(
+        f'<section id="{name}"><h2>{escape(heading)}</h2>{"".join(inside)}</section>'
+        for name, (heading, inside) in sections.items()
+    )
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width"/><link rel="icon" href="data:,"/>'
         f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>"
-        f'<p class="note">{escape(about)}; {escape(machine_line(machine))}</p>{sections}</body></html>\n'
+        f'<p class="note">{escape(about)}</p>{body}</body></html>\n'
     )
 
 
@@ -106,22 +112,25 @@ def _methods(each: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
     return [(place, arm) for place, arm in enumerate(each["arms"]) if arm["arm"] != PLAIN]
 
 
-def _keys(names: Sequence[tuple[int, str]]) -> str:
-    keys = (f'<span class="key"><i style="background:{svg.colour(i)}"></i>{escape(name)}</span>' for i, name in names)
-    return f"<p>{''.join(keys)}</p>"
+def keys(names: Sequence[tuple[int, str]]) -> str:
+    """Return which colour is which, by the places of the colours."""
+    found = (f'<span class="key"><i style="background:{svg.colour(i)}"></i>{escape(name)}</span>' for i, name in names)
+    return f"<p>{''.join(found)}</p>"
 
 
 def _arm_keys(arms: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
-    return _keys([(place, arm["arm"]) for place, arm in arms])
+    return keys([(place, arm["arm"]) for place, arm in arms])
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of texts."""
     head = "".join(f"<th>{escape(each)}</th>" for each in headings)
     body = ["".join(f'<td class="n">{escape(cell)}</td>' for cell in row) for row in rows]
     return f'<div class="wide"><table><tr>{head}</tr><tr>{"</tr><tr>".join(body)}</tr></table></div>'
 
 
-def _picture(drawn: str) -> str:
+def picture(drawn: str) -> str:
+    """Return a picture that may be wider than the page."""
     return f'<div class="wide">{drawn}</div>'
 
 
@@ -133,11 +142,11 @@ def _speed(summary: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for each in summary:
         if len(summary) > 1:
             yield f"<h3>{_together(each)}</h3>"
-        yield _table(HEADINGS, [table_row(arm) for arm in each["arms"]])
+        yield table(HEADINGS, [table_row(arm) for arm in each["arms"]])
         yield f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in advice(each))}</ul>"
         groups = [ALL, *each["tasks"]] if 1 < len(each["tasks"]) <= MOST_TASKS else [ALL]
         series = [(i, [_ratio_bar(arm, group) for group in groups]) for i, arm in _methods(each)]
-        yield _picture(svg.grouped_bars(groups, series, svg.Axis("speed-up over plain", 1.0)))
+        yield picture(svg.grouped_bars(groups, series, svg.Axis("speed-up over plain", 1.0)))
         yield _arm_keys(_methods(each))
 
 
@@ -156,7 +165,7 @@ def _identity(summary: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         rows = [(arm["arm"], outputs_text(arm["identity"]), _first(arm["identity"])) for _, arm in _methods(each)]
         if len(summary) > 1:
             yield f"<h3>{_together(each)}</h3>"
-        yield _table(("method", "outputs", "first difference"), rows)
+        yield table(("method", "outputs", "first difference"), rows)
 
 
 def _first(identity: Mapping[str, Any]) -> str:
@@ -177,7 +186,7 @@ def _acceptance(each: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> 
     if not any(points for _, points in series):
         yield "<p>No drafts were verified.</p>"
         return
-    yield _picture(svg.lines(series, svg.Axis("accepted of drafted", reach=1.0), "position in the draft"))
+    yield picture(svg.lines(series, svg.Axis("accepted of drafted", reach=1.0), "position in the draft"))
     yield _arm_keys(_methods(each))
     yield from _by_part(each, parts)
 
@@ -193,14 +202,14 @@ def _lengths(each: Mapping[str, Any]) -> Iterator[str]:
         titles = (f"{arm['arm']}, {group}: {share:.1%}" for group, share in zip(groups, shares, strict=True))
         bars = [svg.Bar(share, title=title) for share, title in zip(shares, titles, strict=True)]
         series.append((place, bars))
-    yield _picture(svg.grouped_bars(groups, series, svg.Axis("share of steps")))
+    yield picture(svg.grouped_bars(groups, series, svg.Axis("share of steps")))
     yield _arm_keys(_methods(each))
 
 
 def _time(each: Mapping[str, Any]) -> Iterator[str]:
     rows = {arm["arm"]: {name: arm["ms_per_token"][part] for part, name in PHASES.items()} for arm in each["arms"]}
-    yield _picture(svg.stacked_bars(rows, "ms per token"))
-    yield _keys(list(enumerate(PHASES.values())))
+    yield picture(svg.stacked_bars(rows, "ms per token"))
+    yield keys(list(enumerate(PHASES.values())))
 
 
 def _forward(each: Mapping[str, Any]) -> Iterator[str]:
@@ -209,7 +218,7 @@ def _forward(each: Mapping[str, Any]) -> Iterator[str]:
     for place, arm in arms:
         often = [point for point in arm["forward_ms"] if point[2] >= FEWEST_FORWARDS] or arm["forward_ms"]
         series.append((place, [_forward_point(arm["arm"], *point) for point in often]))
-    yield _picture(svg.lines(series, svg.Axis("ms a forward"), "rows of the forward"))
+    yield picture(svg.lines(series, svg.Axis("ms a forward"), "rows of the forward"))
     yield _arm_keys(arms)
 
 
@@ -250,9 +259,10 @@ def _by_part(each: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> Ite
         if arm["arm"] in parts and drafted
     ]
     if rows:
-        yield _table(("method", "part", "drafted", "accepted", "share"), rows)
+        yield table(("method", "part", "drafted", "accepted", "share"), rows)
 
 
-def _settings(settings: Mapping[str, Any], machine: Mapping[str, Any]) -> Iterator[str]:
+def settings_text(settings: Mapping[str, Any], machine: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings and the machine as they are in the JSON file."""
     data = json.dumps({"settings": settings, "machine": machine}, indent=1, ensure_ascii=False)
     yield f"<pre>{escape(data)}</pre>"
