@@ -30,8 +30,10 @@ VLLM_REQUIREMENTS := integrations/vllm/requirements-test.txt
 OLDEST_VENV := .venv-oldest
 NEWEST_VENV := .venv-newest
 TRIED_TORCH := 2.13.0
-OLDEST_PYTHON ?= $(or $(shell command -v python3.10),$(PYTHON))
-NEWEST_PYTHON ?= $(or $(shell command -v python3.13),$(PYTHON))
+# One that does not run is not there: version managers have a stand-in for each version that they know of.
+found = $(shell $(1) -c 'import venv' 2>/dev/null && command -v $(1))
+OLDEST_PYTHON ?= $(or $(call found,python3.10),$(PYTHON))
+NEWEST_PYTHON ?= $(or $(call found,python3.13),$(PYTHON))
 VERSION_STAMPS := $(OLDEST_VENV)/.installed $(NEWEST_VENV)/.installed
 VERSION_TESTS := engine/tests/hf_generate/test_custom_generate.py engine/tests/hf_generate/test_generate_arguments.py \
   engine/tests/decoding/test_targets.py engine/tests/test_loading.py engine/tests/test_cli.py core/tests/registry/test_cli.py \

@@ -41,7 +41,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "ngram": {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4},
     "suffix": {"method": "suffix"},
 }
-CONTROLLERS = {"ngram": ("adaptive", "goodput"), "suffix": ("adaptive", "goodput", "confidence")}
+DEFAULT = "default"  # no controller: drafts are cut by what they cost
+CONTROLLERS = {
+    "ngram": (DEFAULT, "adaptive", "goodput", "confidence"),
+    "suffix": (DEFAULT, "adaptive", "goodput", "confidence"),
+}
 PLAIN = "plain"
 RANDOM_IDS = 160  # length of a random prompt
 RESAMPLES = 2000
@@ -98,10 +102,11 @@ def make_arms(folder: str, most: int, ks: Sequence[int], room: int, suffixes: st
     for method, config in METHODS.items():
         named = method == "suffix"  # whose requests share what they said, so that each arm needs a name of its own
         config = {**config, "num_speculative_tokens": most}
-        fixed = LLM(folder, config, **shared)
+        fixed = LLM(folder, {**config, "cut_by_cost": False}, **shared)
         arms += [Arm(f"{method} k={k}", fixed, k, f"{k} {suffixes}" if named else None) for k in ks]
         for controller in CONTROLLERS[method]:
-            llm = LLM(folder, {**config, "controller": controller}, **shared)
+            own = {} if controller == DEFAULT else {"controller": controller}
+            llm = LLM(folder, {**config, **own}, **shared)
             arms.append(Arm(f"{method} {controller}", llm, None, controller if named else None))
     return arms, plain
 

@@ -133,7 +133,7 @@ def further(given: Sequence[str], folder: str, max_tokens: int, plain: LLM) -> d
     found = {}
     for text in given:
         config = json.loads(text)
-        name = f"specdec {config.pop('name', None) or config['method']}"
+        name = f"specdec {config.pop('name', None) or config.get('method') or config['model']}"
         llm = LLM(folder, config, hf_model=plain.model, tokenizer=plain.tokenizer, enable_prefix_caching=False)
         taken = name in found or name in (OURS, OURS_NGRAM, OURS_SUFFIX)
         found[f"{name} {len(found)}" if taken else name] = Further(llm, max_tokens)

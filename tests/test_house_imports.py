@@ -40,7 +40,7 @@ MAY_TAKE_MORE = {
     "train/src/specdec_train/fit/cli.py:fit": "the options of a command, which typer reads from the signature",
     "engine/src/specdec_engine/tune/cli.py:tune": "the options of a command, which typer reads from the signature",
     "train/src/specdec_train/collect/cli.py:collect": "the options of a command, which typer reads from the signature",
-    "train/src/specdec_train/evaluate/cli.py:evaluate": "the options of a command, which typer reads from the signature",
+    "train/src/specdec_train/evaluate/cli.py:evaluate": "the options of a command, which typer reads",
 }
 # Compiled code takes arrays and numbers, and no object that would hold them.
 COMPILED = ("njit", "jit", "kernel", "compiled")

@@ -42,9 +42,10 @@ def test_places_without_a_finite_logit_are_empty(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("where", [0, 70, 199])
-def test_a_nan_anywhere_empties_the_row(backend, where):
+@pytest.mark.parametrize("bits", [0x7FC00000, -0x400000], ids=["nan", "-nan"])
+def test_a_nan_anywhere_empties_the_row(backend, where, bits):
     row = torch.arange(200.0)
-    row[where] = torch.nan
+    row[where] = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
     assert backend(row[None], 1)[0].tolist() == [[-1]]
 
 

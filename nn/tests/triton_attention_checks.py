@@ -165,10 +165,10 @@ def test_trees_give_what_the_definition_gives_in_float64(name, dtype):
 
 
 def test_trees_of_several_words_and_later_parts_of_a_tree():
-    (whole,) = TREES.trees(7, (40, 150, "deep"))
-    parts = [TREES.Segment(40, whole.parents, first=first, rows=rows) for first, rows in ((0, 100), (100, 51))]
-    for segments, window in (([whole], None), ([whole], 20), (parts, 90)):
-        batch = TREES.Batch(segments=segments, heads=2, kv_heads=1, options={"window": window} if window else {})
+    (whole,) = TREES.trees(7, (20, 70, "deep"))
+    parts = [TREES.Segment(40, whole.parents, first=first, rows=rows) for first, rows in ((0, 60), (60, 11))]
+    for segments, window in (([whole], 20), (parts, None)):
+        batch = TREES.Batch(segments=segments, heads=1, kv_heads=1, options={"window": window} if window else {})
         exact = exact_trees(batch)
         poison_trees(batch)
         close(batch.run(attention)[0], exact, torch.float32)

@@ -49,7 +49,11 @@ def check_siblings(tokens: npt.NDArray[Any], family: npt.NDArray[Any], q_row: np
 
     A child drawn from q may repeat an earlier one: that is what independent draws do, and the repeated id counts once.
     """
-    _, first = np.unique(family.astype(np.int64) << 32 | tokens.astype(np.int64), return_index=True)
+    keys = family.astype(np.int64) << 32 | tokens.astype(np.int64)
+    ordered = np.sort(keys)
+    if not np.any(ordered[1:] == ordered[:-1]):
+        return
+    _, first = np.unique(keys, return_index=True)
     repeated = np.ones(len(tokens), np.bool_)
     repeated[first] = False
     if q_row is not None:

@@ -57,6 +57,14 @@ class Remembers(Protocol):
 
 
 @runtime_checkable
+class TimesParts(Protocol):
+    """What a proposer that is made of others may offer besides, for reports: how long each part took."""
+
+    def part_seconds(self) -> Sequence[float]:
+        """Return the seconds of all calls of each part so far, in the order of `MethodContext.parts`."""
+
+
+@runtime_checkable
 class Verifier(Protocol):
     """Decides which drafts stand. Its output law must be the target's unless it is registered as lossy."""
 

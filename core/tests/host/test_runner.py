@@ -277,3 +277,41 @@ def test_delivered_answers_can_be_taken_apart_again():
         if before is not None:
             for name in ("tokens", "parents", "accepted", "top_ids", "top_logprobs"):
                 assert np.array_equal(getattr(before, name), getattr(after, name))
+
+
+class CutsAllButOne(Budget):
+    """Leaves one draft of each request, as a controller may."""
+
+    def trim(self, requests, draft):
+        starts = np.cumsum(draft.lengths) - draft.lengths
+        mask = np.zeros(len(draft.tokens), np.bool_)
+        mask[starts] = True
+        return draft.keep(mask)
+
+
+def test_drafts_that_were_made_are_counted_apart_from_those_that_were_left():
+    request = Request()
+    host = runner(Keeps(), budget=CutsAllButOne(4))
+    assert host.proposed(request) == 0
+    assert host.propose([request.slot()]).lengths == [1]
+    assert host.proposed(request) == 4
+    host.budget.k = 0
+    assert host.propose([request.slot()]).lengths == [0]
+    assert host.proposed(request) == 0
+
+
+class InParts(Keeps):
+    """Says how long its two parts took."""
+
+    def part_seconds(self):
+        return [0.25, 0.5]
+
+
+def test_the_time_of_parts_is_told_and_a_failure_there_costs_nothing_but_that():
+    assert runner(Keeps()).part_seconds() == []
+    assert runner(InParts()).part_seconds() == [0.25, 0.5]
+    broken = InParts()
+    broken.part_seconds = lambda: ["soon"]
+    host = runner(broken)
+    assert host.part_seconds() == []
+    assert host.containment.failures == 1

@@ -18,6 +18,7 @@ from specdec_core.errors import ConfigError, TargetError
 from specdec_core.host.budget import DraftBudget
 from specdec_core.host.containment import Containment
 from specdec_core.host.controlling import ContainedController
+from specdec_core.host.cost_cut import cost_cut
 from specdec_core.host.factory import make_controller, make_proposer, make_verifier
 from specdec_core.host.reports import Reports
 from specdec_core.host.runner import ProposerRunner
@@ -166,7 +167,7 @@ def _speculation(
     runner = ProposerRunner(
         proposer,
         resolved.traits,
-        DraftBudget(resolved, controller, logger),
+        DraftBudget(resolved, controller, logger, cost_cut(resolved, logger)),
         target.info.vocab_size,
         Containment(resolved.method, strict=options.strict, logger=logger),
     )

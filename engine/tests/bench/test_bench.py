@@ -120,6 +120,7 @@ def test_figures_are_those_of_the_rows(whole: Any) -> None:
             assert speed_up["low"] < speed_up["value"] < speed_up["high"]
     both = alone["arms"][3]
     assert [part for part, _, _ in both["by_part"]] == [0, 1]
+    assert len(both["part_ms_per_token"]) == 2 and all(spent > 0 for spent in both["part_ms_per_token"])
     assert sum(accepted for *_, accepted in both["by_part"]) == sum(n * count for n, count in both["accepted_lengths"])
 
 

@@ -15,15 +15,18 @@ MOST = 40
 
 
 def answered(llm, chat, k):
-    """The ids of a prompt and of its answer, and drafts and accepted by position."""
+    """The ids of a prompt and of its answer, the steps after the prompt's, and accepted drafts by position.
+
+    Where one id is left, the engine drafts nothing and vLLM drafts what it then throws away: so steps are counted.
+    """
     params = SamplingParams(temperature=0.0, max_tokens=MOST, ignore_eos=True)
     ends = [len(output.outputs[0].token_ids) for output in llm.stream(chat, params)]
     last = max(end for end in ends if end < MOST - k)
     (output,) = llm.generate(chat, SamplingParams(temperature=0.0, max_tokens=last, ignore_eos=True), use_tqdm=False)
-    metrics = output.metrics
-    accepted = [*metrics.accepted_per_pos, *[0] * k][:k]
+    accepted = [*output.metrics.accepted_per_pos, *[0] * k][:k]
+    steps = sum(end <= last for end in ends) - 1
     ids = list(output.outputs[0].token_ids)
-    return {"prompt": list(chat["prompt_token_ids"]), "ids": ids, "drafts": metrics.drafts, "accepted": accepted}
+    return {"prompt": list(chat["prompt_token_ids"]), "ids": ids, "steps": steps, "accepted": accepted}
 
 
 def main():

@@ -105,5 +105,5 @@ def test_of_the_shipped_head_vllm_accepts_what_the_reference_engine_accepts():
             counted = metrics(llm)
             now = counted["spec_decode_num_drafts"], counted["spec_decode_num_accepted_tokens_per_pos"]
             gained = [after - earlier for earlier, after in zip(before[1], now[1], strict=True)]
-            assert (now[0] - before[0], gained) == (each["drafts"], each["accepted"])
+            assert (now[0] - before[0], gained) == (each["steps"], each["accepted"])
             before = now

@@ -131,3 +131,17 @@ def test_an_empty_batch_gives_an_empty_draft(batch_of):
     draft = proposer_of().propose(batch_of([], []))
     assert list(draft.lengths) == []
     assert len(draft.tokens) == 0
+
+
+def test_a_longer_match_promises_more_and_no_draft_more_than_the_one_before_it(request_of, batch_of):
+    proposer = proposer_of(1, 2)
+    long, short = request_of("long", [1, 2, 3, 4, 9, 8, 1, 2, 3, 4]), request_of("short", [4, 9, 8, 4])
+    for request in (long, short):
+        proposer.start(request)
+    draft = proposer.propose(batch_of([long, short], [3, 3]))
+    assert draft.lengths == [3, 3]
+    promised, less = draft.confidence[:3], draft.confidence[3:]
+    assert (promised > less).all(), "ids beyond prompt_lookup_max count for the estimate as well"
+    for row in (promised, less):
+        assert (np.diff(row) < 0).all() and 0 < row[-1] and row[0] < 1
+    np.testing.assert_allclose(promised[1:] / promised[:-1], [5 / 7.4, 6 / 8.4], rtol=1e-6)

@@ -14,14 +14,35 @@ class Oracle:
         self.vocabulary, self.n, self.pairs = vocabulary, n, pairs
         self.rows: dict[int, list[tuple[int, float]]] = {}
         self.places: dict[int, tuple[tuple[int, int], list[tuple[int, float]]]] = {}
+        self.worth: dict[tuple[bool, int], tuple[float, float]] = {}  # (of a pair, class): expected, right
 
-    def after(self, first, token):
-        """What is known to come after two ids: after both, or else after the second."""
+    def known(self, first, token):
+        """What is kept of two ids: whether of both or of the second alone, and the candidates."""
         if self.pairs and first >= 0:
             pair, row = self.places.get((first * 1_000_003 + token) % self.pairs, (None, None))
             if pair == (first, token):
-                return row
-        return self.rows.get(token, [])
+                return True, row
+        return False, self.rows.get(token, [])
+
+    def after(self, first, token):
+        """The same with log-probabilities that count for what such ones turned out to be."""
+        of_pair, row = self.known(first, token)
+        found = []
+        for child, logprob in row:
+            expected, right = self.worth.get((of_pair, twentieth(logprob)), (0.0, 0.0))
+            found.append((child, min(0.0, logprob + math.log((right + 4) / (expected + 4)))))
+        return found
+
+    def compare(self, before, tokens, parents, accepted, newest):
+        """Compare all candidates of the text's rows with the ids that came after these."""
+        text = [i for i in range(len(tokens)) if accepted[i]]
+        for i in text:
+            came = [tokens[j] for j in text if parents[j] == i] or [newest]
+            of_pair, row = self.known(before if parents[i] < 0 else tokens[parents[i]], tokens[i])
+            for child, logprob in row:
+                key = of_pair, twentieth(logprob)
+                expected, right = self.worth.get(key, (0.0, 0.0))
+                self.worth[key] = 0.999 * expected + math.exp(logprob), 0.999 * right + (child == came[-1])
 
     def learn(self, before, tokens, parents, accepted, top_ids, top_logprobs):
         """Take in the rows of one request: all in order, then those of the text again, so that they win."""
@@ -75,6 +96,11 @@ class Oracle:
             nodes.append((child, place - 1, math.exp(score)))
             made.append((child, score, self.after(made[place][0], child)))
         return nodes
+
+
+def twentieth(logprob):
+    """In which twentieth of 0..1 a probability lies."""
+    return min(19, int(20 * math.exp(logprob)))
 
 
 def step(rng, vocabulary, n, size):

@@ -36,6 +36,9 @@ def test_trees_are_those_of_the_rule_after_every_step(backend, vocabulary, n, pa
     for _ in range(60):
         rows = step(rng, vocabulary, n, int(rng.integers(1, 18)))
         before = int(rng.integers(-1, vocabulary))
+        newest = int(rng.integers(0, vocabulary))
+        table.compare(before, rows, newest)
+        oracle.compare(before, *(part.tolist() for part in rows[:3]), newest)
         table.learn(before, rows)
         oracle.learn(before, *(part.tolist() for part in rows))
         assert len(table) == len(oracle.rows)
@@ -129,3 +132,32 @@ def test_the_usual_template_has_each_path_behind_its_beginning_and_the_best_ones
         assert all(path[:-1] == () or path[:-1] in paths[:i] for i, path in enumerate(paths))
         assert paths[0] == (0,) and max(max(path) for path in paths) < candidates
     assert useful_paths(15, 8) == useful_paths(80, 8)[:15]
+
+
+@backends
+def test_a_probability_counts_for_what_such_ones_turned_out_to_be(backend):
+    table = backend(20, 2, 0)
+    row = only([5], [[11, 12]], [np.log([0.62, 0.32])])
+    table.learn(-1, row)
+    first = drafted(partial(table.grow, (-1, 5), 2, 0.0), 2)
+    assert [node[0] for node in first] == [11, 12] and first[0][2] == pytest.approx(0.62)
+    for _ in range(200):  # after 5 there always came the less likely one
+        table.compare(-1, row, 12)
+    found = drafted(partial(table.grow, (-1, 5), 2, 0.0), 2)
+    assert {node[0]: node[2] for node in found} == pytest.approx({11: 0.021, 12: 0.955}, abs=0.02)
+    assert [node[0] for node in drafted(partial(table.grow, (-1, 5), 2, 0.05), 2)] == [12]
+    table.learn(5, only([6], [[13, 14]], [np.log([0.63, 0.33])]))
+    other = drafted(partial(table.grow, (5, 6), 2, 0.0), 2)
+    assert [node[0] for node in other] == [14, 13], "what is known is known of all ids"
+
+
+@backends
+def test_pairs_and_single_ids_are_judged_apart(backend):
+    table = backend(20, 1, 100)
+    row = only([5], [[11]], [[np.log(0.52)]])
+    table.learn(4, row)
+    for _ in range(200):
+        table.compare(4, row, 11)  # of the pair
+        table.compare(3, row, 9)  # of the id alone
+    assert drafted(partial(table.grow, (4, 5), 1, 0.0), 1)[0][2] > 0.9
+    assert drafted(partial(table.grow, (3, 5), 1, 0.0), 1)[0][2] < 0.1

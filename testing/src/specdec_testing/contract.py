@@ -25,7 +25,7 @@ from specdec_testing.fakes import FakeRequest, FakeTarget
 from specdec_testing.guard import foundation
 from specdec_testing.packaging import PackagingContract
 from specdec_testing.subject import Subject
-from specdec_testing.targets import tiny_target
+from specdec_testing.targets import shared_target
 
 
 def script_batch(count: int = 8, seed: int = 0, vocab_size: int = 128, k: int = 4) -> list[Script]:
@@ -79,7 +79,7 @@ class ProposerContract(PackagingContract, ConfigurationContract, promises=True):
     @pytest.fixture
     def target(self) -> FakeTarget:
         """Return the target handle."""
-        return FakeTarget(tiny_target("llama"))
+        return FakeTarget(shared_target("llama"))
 
     @pytest.fixture
     def built(self, subject: Subject, k: int, target: FakeTarget) -> Built:

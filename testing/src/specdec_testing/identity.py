@@ -5,11 +5,13 @@ The engine is imported when a check runs, never with this module: the kit belong
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pytest
 import torch
@@ -20,9 +22,10 @@ from specdec_testing.building import build
 from specdec_testing.fakes import target_info
 from specdec_testing.guard import Contract, foundation
 from specdec_testing.subject import Subject, SubjectFixtures
-from specdec_testing.targets import tiny_target
+from specdec_testing.targets import shared_target
 
 Prompts = Sequence[Sequence[int]]
+_PLAIN: Final[dict[tuple[Any, ...], tuple[Any, Sequence[Any]]]] = {}
 
 
 def engine() -> ModuleType:
@@ -34,6 +37,17 @@ def engine() -> ModuleType:
             raise
         message = "identity checks run the reference engine, which is not installed; pip install specdec-engine"
         raise RuntimeError(message) from error
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: over a tiny target several mostly wait for each other, for minutes on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -126,7 +140,7 @@ class IdentityChecks(SubjectFixtures, Contract, promises=True):
 
     def model_of(self, family: str, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
         """Return the target of a family."""
-        return tiny_target(family, dtype=dtype)
+        return shared_target(family, dtype)
 
     def run(
         self,
@@ -139,11 +153,11 @@ class IdentityChecks(SubjectFixtures, Contract, promises=True):
         """Generate for the sample prompts, one sampling parameter each; without a configuration plainly."""
         prompts = sample_prompts(count=len(params))
         arguments = {"max_model_len": self.max_model_len, "strict": True, **llm}
-        host = engine().LLM(None, hf_model=model, speculative_config=config, plugins=plugins, **arguments)
-        try:
+        with (
+            one_thread(),
+            engine().LLM(None, hf_model=model, speculative_config=config, plugins=plugins, **arguments) as host,
+        ):
             results: list[Any] = host.generate([{"prompt_token_ids": ids} for ids in prompts], list(params))
-        finally:
-            host.close()
         return results
 
     def params(self, count: int = 6, **common: Any) -> list[Any]:
@@ -162,13 +176,23 @@ class IdentityChecks(SubjectFixtures, Contract, promises=True):
         for family in self.families:
             model = self.model_of(family, dtype)
             same = self._same(subject, model, params)
-            plain = self.run(model, params, **llm)
+            plain = self._plain(model, params, llm)
             for k in self.ks:
                 speculative = self.run(model, params, subject.speculative_config(k), subject.plugins, **llm)
                 context = f"{subject.method}, {family}, k={k}"
                 assert_same_output([plain[i] for i in same], [speculative[i] for i in same], context)
                 total += drafted(speculative)
         assert total > 0, f"{subject.method} drafted nothing in any of these runs, so they show nothing"
+
+    def _plain(
+        self, model: transformers.PreTrainedModel, params: Sequence[Any], llm: Mapping[str, Any]
+    ) -> Sequence[Any]:
+        """Return what plain decoding answers, which is the same for every method: once for all test classes."""
+        told = (type(self).run, engine().LLM, os.environ.get("SPECDEC_KERNELS"), self.max_model_len)
+        key = (*told, id(model), repr(params), repr(sorted(llm.items())))
+        if key not in _PLAIN:
+            _PLAIN[key] = (model, self.run(model, params, **llm))  # the model is kept, so that its id stays its own
+        return _PLAIN[key][1]
 
     def _same(self, subject: Subject, model: transformers.PreTrainedModel, params: Sequence[Any]) -> list[int]:
         """Return the places of the requests whose text is to be the plain one."""
@@ -215,7 +239,7 @@ class IdentityContract(IdentityChecks, promises=True):
 
     def target(self, family: str, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
         """Return the target of a family."""
-        return tiny_target(family, dtype=dtype)
+        return shared_target(family, dtype)
 
     def model_of(self, family: str, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
         """Return the target of a family."""

@@ -16,7 +16,7 @@ import pytest
 PACKAGE: Final = "specdec_testing"
 CHECKS: Final = (
     *("configuring", "contract", "controller", "drawn", "driving", "host", "identity", "kernel", "method", "packaging"),
-    *("trainer", "verifier"),
+    *("trainer", "verifier", "watching"),
 )
 WIDTH: Final = 110
 MOST: Final = 1200  # characters of what was seen

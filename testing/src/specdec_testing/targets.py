@@ -7,6 +7,7 @@ context, and has top-2 margins far above float32 noise.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from typing import Any, Final
@@ -63,6 +64,12 @@ def tiny_target(
             elif not name.endswith("A_log"):
                 parameter.copy_(_normal(parameter, generator, MATRIX_GAIN / math.sqrt(parameter.shape[-1])))
     return model.eval()
+
+
+@functools.lru_cache(maxsize=8)
+def shared_target(family: str, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
+    """Return the tiny target of a family that all who ask in this process get: a method leaves its target as it is."""
+    return tiny_target(family, dtype=dtype)
 
 
 def _normal(like: Tensor, generator: torch.Generator, std: float) -> Tensor:

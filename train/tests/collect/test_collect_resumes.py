@@ -72,7 +72,7 @@ def test_a_kill_while_a_shard_is_written_changes_no_byte(
 @pytest.mark.slow
 def test_a_process_that_is_killed_goes_on(model: Path, tmp_path: Path) -> None:
     def command(folder: Path) -> list[str]:
-        options = "--ids 900 --max-tokens 12 --shard-requests 6 --together 4 --context 256 --share summary=0"
+        options = "--ids 400 --max-tokens 6 --shard-requests 5 --together 5 --context 200 --share question=300"
         return [sys.executable, "-c", MAIN, "train", "collect", str(model), "--out", str(folder), *options.split()]
 
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "SPECDEC_KERNELS": "reference"}

@@ -93,6 +93,8 @@ def test_a_folder_of_other_settings_or_of_other_things_is_refused_by_name(tmp_pa
     (tmp_path / "file").write_text("")
     with pytest.raises(RequestError, match="is a file"):
         Writer(tmp_path / "file", MANIFEST)
+    Writer(tmp_path / "empty", MANIFEST)
+    assert Writer(tmp_path / "empty", other).manifest == other == Manifest.read(tmp_path / "empty")
     with pytest.raises(RequestError, match="expected"):
         Writer(tmp_path / "data", MANIFEST).write([replace(request(1), last=torch.zeros(9, 5))])
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_data import begin, collect
+from small_data import begin, collect, model
 
 from specdec_core.errors import RequestError
+from specdec_train.data import Data
 from specdec_train.fit import files, loop
 from specdec_train.fit.log import read_log
 
@@ -105,8 +110,6 @@ def test_shards_that_came_later_are_not_read_by_a_run_that_was_begun_before(tmp_
     first = json.loads(both)
     first["shards"] = first["shards"][:1]
     manifest.write_text(json.dumps(first))
-    from specdec_train.data import Data
-
     one = Data(tmp_path / "data")
     begin(one, tmp_path / "one").run()
 
@@ -162,3 +165,27 @@ def test_a_spoilt_checkpoint_is_named(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:500])
     with pytest.raises(RequestError, match=r"checkpoint\.pt cannot be read"):
         begin(data, tmp_path / "run", ids=300)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_leaves_what_the_command_resumes(tmp_path: Path) -> None:
+    """With the real signal, at moments that nothing chooses."""
+    data = collect(tmp_path / "data")
+    model().save_pretrained(tmp_path / "target")
+
+    def command(out: str) -> list[str]:
+        words = ["train", "fit", str(data.folder), "--method", "eagle3", "--out", str(tmp_path / out), "--epochs", "8"]
+        words += ["--model", str(tmp_path / "target"), "--draft-vocab", "48", "--intermediate", "40", "--threads", "1"]
+        words += ["--batch-ids", "96", "--window", "48", "--evaluate-every", "300"]
+        return [sys.executable, "-m", "specdec_core", *words]
+
+    subprocess.run(command("whole"), check=True, capture_output=True)
+    for lines in (2, 9):
+        process = subprocess.Popen(command("killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and len(read_log(tmp_path / "killed")) < lines:
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        assert process.returncode == -signal.SIGKILL
+    subprocess.run(command("killed"), check=True, capture_output=True)
+    assert_same(tmp_path / "killed", tmp_path / "whole")

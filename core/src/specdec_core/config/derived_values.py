@@ -110,6 +110,9 @@ def note_limits(settling: Settling) -> None:
         value = getattr(config, key)
         if value is not None:
             settling.decide(key, value, "given; the host cuts each step's drafts to it")
+    if config.cut_by_cost is not None:
+        what = "cuts drafts that cost more than they bring" if config.cut_by_cost else "cuts no draft by what it costs"
+        settling.decide("cut_by_cost", config.cut_by_cost, f"given; the host {what}")
 
 
 def settle_noise(settling: Settling, verifier: str, traits: MethodTraits, *, emits_host_draws: bool) -> None:

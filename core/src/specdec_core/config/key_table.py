@@ -88,6 +88,13 @@ _COMMON: Final[dict[str, Common]] = {
     "controller": Common(
         "host", "name", "the extension that chooses, within all other limits, how many tokens each request may get"
     ),
+    "cut_by_cost": Common(
+        "host",
+        "`true` or `false`",
+        "whether drafts are left out that cost more than they bring, by measured times; `false` verifies all. Left "
+        "out: `true` in the reference engine where no controller is chosen, see "
+        "[controllers.md](controllers.md#by-default)",
+    ),
     "observers": Common(
         "host", "list of names", "extensions that are told what happens; see [hooks.md](hooks.md#observers)"
     ),

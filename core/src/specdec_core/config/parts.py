@@ -19,6 +19,7 @@ K: Final = "num_speculative_tokens"
 OF_THE_WHOLE: Final = (
     "rejection_sample_method",
     "controller",
+    "cut_by_cost",
     "observers",
     "kernels",
     "max_step_tokens",
@@ -43,7 +44,7 @@ def resolve_parts(settling: Settling, plugin: LoadedPlugin, options: MethodOptio
 def _one(settling: Settling, place: str, part: Mapping[str, Any]) -> ResolvedConfig | None:
     known = len(settling.problems)
     for key in OF_THE_WHOLE:
-        if part.get(key):
+        if part.get(key) not in (None, [], ()):
             problem = Problem(key=f"{place}.{key}", message="is a key of the whole", next_step=f"give it beside {KEY}")
             settling.problems.append(problem)
     if len(settling.problems) > known:

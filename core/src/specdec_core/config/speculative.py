@@ -84,6 +84,7 @@ class SpeculativeConfig(BaseModel):
     disable_by_batch_size: Annotated[int, Field(strict=True, ge=2)] | None = None
     max_step_tokens: Count | None = None
     controller: Name | None = None
+    cut_by_cost: Annotated[bool, Field(strict=True)] | None = None
     observers: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     other_keys: Annotated[Mapping[str, Any], AfterValidator(read_only)] = Field(default_factory=ReadOnlyDict)

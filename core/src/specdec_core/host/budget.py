@@ -15,6 +15,8 @@ from specdec_core.protocols import Controller, ForgetsRequests, Trims
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import SpeculativeConfig
+    from specdec_core.host.cost_cut import CostCut
+    from specdec_core.stats import StepStats
     from specdec_core.traits import MethodTraits
 
 
@@ -46,9 +48,13 @@ class DraftBudget:
     """Limits by request: k, batch size, traits, context, the text's end, the request's own, controller, step tokens."""
 
     def __init__(
-        self, resolved: Limits, controller: Controller | None = None, logger: logging.Logger | None = None
+        self,
+        resolved: Limits,
+        controller: Controller | None = None,
+        logger: logging.Logger | None = None,
+        cost_cut: CostCut | None = None,
     ) -> None:
-        """Take what does not change during a session."""
+        """Take what does not change during a session; `cost_cut` cuts drafts where no controller does."""
         config, traits = resolved.config, resolved.traits
         k = resolved.num_speculative_tokens
         self._k: Final = k if traits.max_tokens is None else min(k, traits.max_tokens)
@@ -62,6 +68,8 @@ class DraftBudget:
         self._controller: Final = controller
         self._trims: Final = _trims(controller)
         self._forgets: Final = _forgets(controller)
+        self._cost_cut: Final = cost_cut
+        self._decoding = 0  # requests that could get drafts in this step
         self._trees: Final = traits.shape == "tree"
         self._logger: Final = logger or logging.getLogger(__name__)
         self._warned = False
@@ -80,6 +88,7 @@ class DraftBudget:
         """Return the most drafts of each slot, whose newest ids are known; of a tree the number of nodes."""
         k = self.scheduled(batch_size)
         limits = []
+        self._decoding = len(slots)
         for slot in slots:
             own = slot.request.max_draft
             asked, depth = k if own is None else min(k, own), self.depth(slot)
@@ -91,6 +100,8 @@ class DraftBudget:
 
     def trim(self, requests: Sequence[RequestView], draft: Draft) -> Draft:
         """Return a host-form draft without what the controller cuts; it is asked about rows of point masses alone."""
+        if self._cost_cut is not None:
+            return self._cost_cut.trim(requests, draft, self._decoding)
         if self._trims is None or not len(draft.tokens):
             return draft
         if draft.confidence is None:
@@ -112,8 +123,15 @@ class DraftBudget:
         ]
         return draft.keep(np.concatenate(masks))
 
+    def observe(self, stats: StepStats) -> None:
+        """See what a step took, for cuts by cost; the host tells a controller itself (`specdec_core.host.reports`)."""
+        if self._cost_cut is not None:
+            self._cost_cut.observe(stats)
+
     def finished(self, request_id: str) -> None:
         """Tell the controller that a request ended, if it wants to know."""
+        if self._cost_cut is not None:
+            self._cost_cut.finished(request_id)
         if self._forgets is not None:
             self._forgets.finished([request_id])
 

@@ -16,7 +16,7 @@ from specdec_core.host.requests import HostRequest, Slot
 from specdec_core.host.rows import CommittedRows, deliver
 from specdec_core.host.verified import Answers, verified_rows
 from specdec_core.noise import Noise, request_key
-from specdec_core.protocols import MeasuresMemory, Proposer
+from specdec_core.protocols import MeasuresMemory, Proposer, TimesParts
 from specdec_core.traits import MethodTraits
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class ProposerRunner:
         self.containment: Final = containment
         self._answers: dict[str, Answers] = {}  # that the proposer was not shown
         self._asked: frozenset[str] = frozenset()  # requests of this step that were to get drafts
+        self._proposed: dict[str, int] = {}  # drafts of this step before some were cut, by request
         self.full_at: str | None = None  # the first request that found the proposer's cache full
 
     @property
@@ -142,6 +143,7 @@ class ProposerRunner:
         """
         self.containment.step = None
         self._asked = frozenset()
+        self._proposed = {}
         answers = {slot.request.id: self._answers.pop(slot.request.id, None) for slot in slots} if self._answers else {}
         batch_size = len(slots) if batch_size is None else batch_size
         empty = Draft.empty(len(slots))
@@ -172,6 +174,10 @@ class ProposerRunner:
         """Say whether the proposer was to draft for a request in this step."""
         return request.id in self._asked
 
+    def proposed(self, request: HostRequest) -> int:
+        """Return how many drafts the proposer made for a request in this step, those that were cut included."""
+        return self._proposed.get(request.id, 0)
+
     def retire(self, request: HostRequest) -> None:
         """Draft no more for a request until it ends."""
         state = self._state(request)
@@ -197,6 +203,17 @@ class ProposerRunner:
         for name in names:
             if name in self._states:
                 self._release(self._states[name], "preempted")
+
+    def part_seconds(self) -> list[float]:
+        """Return the seconds of each part of a method that is made of others; none where the proposer does not tell."""
+        if not isinstance(self._proposer, TimesParts):
+            return []
+        try:
+            with self.containment.call("part_seconds"):
+                return [float(seconds) for seconds in self._proposer.part_seconds()]
+        except Exception as error:
+            self.containment.failed("part_seconds", error)
+            return []
 
     def memory_bytes(self) -> int | None:
         """Return the bytes that the proposer says it holds; None if it does not tell."""
@@ -286,6 +303,8 @@ class ProposerRunner:
                 self._release(state, "failed")
             return None
         self.containment.succeeded()
+        lengths = draft.lengths or ()
+        self._proposed = {state.request.id: n for (_, state, _), n in zip(batch, lengths, strict=True)}
         return self.budget.trim([state.request.view for _, state, _ in batch], draft)
 
     def _view(

@@ -41,6 +41,7 @@ class _Timed:
     outputs: list[RequestOutput]
     recorder: Recorder
     seconds: float
+    part_seconds: list[float]
 
 
 def measure(
@@ -74,7 +75,9 @@ def warm_up(arms: Sequence[Arm], work: Work, concurrency: int) -> None:
 def _run(arm: Arm, unit: Unit, work: Work) -> _Timed:
     """Time one arm on one unit."""
     stepper = arm.llm._engine.stepper
-    recorder = Recorder(stepper.speculation is not None)
+    runner = None if stepper.speculation is None else stepper.speculation.runner
+    recorder = Recorder(runner is not None)
+    known = [] if runner is None else runner.part_seconds()
     prompts = [{"prompt_token_ids": work.ids[index]} for index in unit.prompts]
     params = [work.of(index) for index in unit.prompts]
     stepper.watch = recorder.see
@@ -86,7 +89,9 @@ def _run(arm: Arm, unit: Unit, work: Work) -> _Timed:
                 run.step()
                 before, now = now, perf_counter()
                 recorder.add(now - before)
-            return _Timed(run.outputs(), recorder, now - began)
+            spent = [] if runner is None else runner.part_seconds()
+            by_part = [after - before for after, before in zip(spent, known, strict=False)]
+            return _Timed(run.outputs(), recorder, now - began, by_part)
     finally:
         stepper.watch = None
 
@@ -118,6 +123,7 @@ def _row(arm: Arm, plain: Arm, unit: Unit, work: Work, timed: Mapping[str, _Time
         accepted_lengths=sorted(recorder.accepted_lengths.items()),
         undrafted=recorder.undrafted,
         by_part=[(part, drafted, accepted) for part, (drafted, accepted) in sorted(recorder.by_part.items())],
+        part_seconds=mine.part_seconds,
         counters=asdict(metrics),
     )
 

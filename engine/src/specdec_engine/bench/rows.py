@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from specdec_core.errors import RequestError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 SPARE: Final = 20  # times as long as a write took, before the next one: a twentieth of the time at most
-TIMES: Final = ("seconds", "prompt_seconds", "phases", "forwards")  # what no second run repeats
+TIMES: Final = ("seconds", "prompt_seconds", "phases", "forwards", "part_seconds")  # what no second run repeats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,7 @@ class Row:
     forwards          [rows, forwards, their seconds], of these other steps
     accepted_lengths  [accepted drafts, rows of forwards]; `undrafted` had no draft
     by_part           [part, its verified drafts, those accepted] for methods that are made of others
+    part_seconds      seconds of drafting of each part of such a method, steps with prompts included
     counters          `SpecMetrics`, all prompts together
     differences       None where the output is plain decoding's
     """
@@ -65,6 +66,7 @@ class Row:
     accepted_lengths: list[tuple[int, int]]
     undrafted: int
     by_part: list[tuple[int, int, int]]
+    part_seconds: list[float]
     counters: dict[str, Any]
 
     @property

@@ -67,6 +67,7 @@ def _arm(label: str, rows: Sequence[Row], plain: Sequence[Row]) -> dict[str, Any
         "accepted_lengths": _lengths(rows),
         "undrafted": sum(row.undrafted for row in rows),
         "by_part": _by_part(rows),
+        "part_ms_per_token": _part_times(rows),
         "ms_per_token": _times(rows),
         "forward_ms": _forwards(rows),
         "identity": _identity(rows),
@@ -117,6 +118,12 @@ def _by_part(rows: Iterable[Row]) -> list[list[int]]:
             sums[part][0] += drafted
             sums[part][1] += accepted
     return [[part, *counts] for part, counts in sorted(sums.items())]
+
+
+def _part_times(rows: Sequence[Row]) -> list[float]:
+    """Return milliseconds of drafting a token of each part of a method that is made of others."""
+    tokens = max(1, sum(row.tokens for row in rows))
+    return [1e3 * sum(seconds) / tokens for seconds in zip(*(row.part_seconds for row in rows), strict=True)]
 
 
 def _times(rows: Sequence[Row]) -> dict[str, float]:

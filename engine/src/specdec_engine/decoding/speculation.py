@@ -57,7 +57,8 @@ class Speculation:
             if slot.newest_known
         ]
         draft.lengths = [length for _, _, length in drafted]
-        items = [ScheduledRows.newest(request, length, self.runner.asked(request)) for request, _, length in drafted]
+        runner = self.runner
+        items = [ScheduledRows.newest(r, runner.proposed(r), runner.asked(r)) for r, _, _ in drafted]
         if self.runner.drafts_trees and len(draft.tokens):  # chains of such a method have no limit of depth either
             deepest = [self.runner.budget.depth(slot) for _, slot, _ in drafted]
             draft = trees.within(draft, deepest, [room - len(request) for request, _, _ in drafted])
@@ -103,19 +104,19 @@ class Speculation:
     def report(self, items: Sequence[ScheduledRows], rows: int, seconds: dict[str, float]) -> None:
         """Tell the observer of a step, prompts left out: what ran, rows with padding, and seconds by phase."""
         decode = [item for item in items if item.wants and not item.prompt]
-        self.observe(
-            StepStats(
-                request_ids=[item.request.id for item in decode],
-                proposed=[item.proposed for item in decode],
-                drafted=[item.num_draft for item in decode],
-                accepted=[len(item.accepted) for item in decode],
-                emitted=[item.kept for item in decode],
-                depths=[item.draft_depth for item in decode],
-                asked=[item.asked for item in decode],
-                nodes=[item.accepted.tolist() for item in decode] if self.runner.drafts_trees else None,
-                failed=self.runner.containment.step,
-                rows=rows,
-                prompt_rows=sum(len(item.ids) for item in items) - sum(1 + item.num_draft for item in decode),
-                seconds=seconds,
-            )
+        stats = StepStats(
+            request_ids=[item.request.id for item in decode],
+            proposed=[item.proposed for item in decode],
+            drafted=[item.num_draft for item in decode],
+            accepted=[len(item.accepted) for item in decode],
+            emitted=[item.kept for item in decode],
+            depths=[item.draft_depth for item in decode],
+            asked=[item.asked for item in decode],
+            nodes=[item.accepted.tolist() for item in decode] if self.runner.drafts_trees else None,
+            failed=self.runner.containment.step,
+            rows=rows,
+            prompt_rows=sum(len(item.ids) for item in items) - sum(1 + item.num_draft for item in decode),
+            seconds=seconds,
         )
+        self.runner.budget.observe(stats)
+        self.observe(stats)

@@ -123,6 +123,7 @@ class Stepper:
         step.drawn = DrawRows.of([item for item in step.items if item.wants])
         if step.out.logits is None:
             return
+        step.out.logits = step.out.logits.float()  # once for all who read them
         step.noise = self._sampler.noise(step.drawn)
         step.logits = self._sampler.process(step.out.logits, step.drawn)
         verifier = None if self.speculation is None else self.speculation.verifier

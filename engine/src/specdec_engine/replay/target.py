@@ -13,6 +13,9 @@ from specdec_core.errors import ConfigError, MakeStageError, TargetError
 from specdec_core.sources import TargetInfo
 from specdec_engine.traces import Trace
 
+LEARNS: Final = (
+    "learns from what the target found likely at each verified row, rejected drafts included, which no trace has"
+)
 BEYOND: Final = 1024  # positions behind the longest trace: drafts end with the answer, not with the context
 
 
@@ -59,7 +62,7 @@ def _needs(resolved: ResolvedConfig) -> Iterator[tuple[str, str]]:
     if traits.rows != "none" or traits.hidden or traits.aux_layers:
         yield resolved.method, "reads the target's hidden states"
     elif traits.verified_top_k:
-        yield resolved.method, "learns from what the target found likely at each verified row"
+        yield resolved.method, LEARNS
     elif traits.first_layers:
         yield resolved.method, "runs the target's first layers"
     elif traits.weights != "none":

@@ -24,6 +24,7 @@ class DrawRows:
     positions  [R] int32 position of each row's own id; the id drawn there stands at the next one
     dead       rows that have no distribution, each with the reason; what was drawn there must not be emitted
     finite     [R] bool whether the model gave a row a distribution, until `settle` has read it; None where all have one
+    best       [R] int64 the id of the largest processed logit of each row, where that is known, else None
     """
 
     items: Sequence[ScheduledRows]
@@ -31,6 +32,7 @@ class DrawRows:
     positions: IntArray
     dead: dict[int, str] = field(default_factory=dict)
     finite: Tensor | None = None
+    best: npt.NDArray[np.int64] | None = None
 
     @classmethod
     def of(cls, items: Sequence[ScheduledRows]) -> DrawRows:

@@ -88,6 +88,8 @@ class Sampler:
         if shaping:
             logits = self._shaped(logits, rows, shaping)
         truncation = _truncation(rows)
+        if shaping or truncation is not None or finite is not None:
+            rows.best = None
         processed = logits if truncation is None else self._truncate(logits, truncation)
         return processed if finite is None else torch.where(finite[:, None], processed, 0.0)
 
@@ -111,6 +113,8 @@ class Sampler:
     def draw(self, processed: Tensor, noise: Noise, rows: DrawRows) -> Tensor:
         """Return the drawn ids [R] int64."""
         greedy = np.array([request.sampling_params.greedy for request in rows.requests], np.bool_)
+        if rows.best is not None and greedy.all():
+            return torch.from_numpy(rows.best)
         return self._draw(processed, noise, rows.spread(greedy))
 
 
@@ -130,7 +134,7 @@ def _truncation(rows: DrawRows) -> Truncation | None:
 
 
 def _finite(logits: Tensor, rows: DrawRows) -> Tensor | None:
-    """Say of each row [R] whether the model gives it a distribution, and note it; None where all of them have one.
+    """Say of each row [R] whether the model gives it a distribution; None where all have one. Notes both in `rows`.
 
     The largest of a row is finite unless the row has a NaN or +inf, or nothing above -inf. On a GPU the answer is not
     read here, since the host reads once a step, later.
@@ -138,7 +142,9 @@ def _finite(logits: Tensor, rows: DrawRows) -> Tensor | None:
     if logits.device.type != "cpu":
         rows.finite = torch.isfinite(logits.amax(dim=-1))
         return rows.finite
-    finite = np.isfinite(logits.numpy().max(axis=-1))  # numpy's is vectorised, torch's is not
+    values = logits.numpy()
+    rows.best = values.argmax(axis=-1)  # numpy's is vectorised, torch's is not; of a row with a NaN it is the first one
+    finite = np.isfinite(values[np.arange(len(values)), rows.best])
     if finite.all():
         return None
     rows.finite = torch.from_numpy(finite)

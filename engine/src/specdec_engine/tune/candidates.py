@@ -40,8 +40,8 @@ class Candidate:
         return [most, *few[-1:]]
 
     def at(self, limit: int) -> Method:
-        """Return the method with that number of drafts."""
-        return Method(f"{self.label} k={limit}", {**self.config, K: limit})
+        """Return the method with that number of drafts, of which none is cut unless its configuration asks for it."""
+        return Method(f"{self.label} k={limit}", {"cut_by_cost": False, **self.config, K: limit})
 
 
 def find_candidates(

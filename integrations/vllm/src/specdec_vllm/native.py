@@ -27,6 +27,7 @@ OURS: Final = {
     "kernels": "vLLM has kernels of its own",
     "max_step_tokens": "vLLM has no such key",
     "controller": "methods of vLLM ask no controller",
+    "cut_by_cost": "methods of vLLM cut no drafts by what they cost",
     "observers": "methods of vLLM tell nobody but its metrics",
 }
 

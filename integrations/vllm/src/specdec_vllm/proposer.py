@@ -149,8 +149,8 @@ class Proposer:
         if self._figures is not None:
             asked_for = [runner.asked(slot.request) for slot in slots]
             counts = {
-                slot.request.id: (len(row), was_asked)
-                for slot, row, was_asked in zip(slots, rows, asked_for, strict=True)
+                slot.request.id: (runner.proposed(slot.request), was_asked)
+                for slot, was_asked in zip(slots, asked_for, strict=True)
                 if slot.newest_known
             }
             self._figures.proposed(counts, time.perf_counter() - began)
@@ -201,8 +201,14 @@ def chains_of(draft: Draft) -> list[list[int]]:
 
 
 def check_shown(settled: Settled) -> None:
-    """Raise ConfigError for a controller or observers where vLLM does not show what it verified."""
+    """Raise ConfigError for `cut_by_cost`, and for controllers and observers of what vLLM does not show."""
     resolved = settled.resolved
+    if resolved.config.cut_by_cost:
+        message = (
+            "'cut_by_cost': true cannot be honoured here: only the reference engine times its steps for it; leave it "
+            "out, or choose a controller"
+        )
+        raise ConfigError(message)
     wanted = [key for key in ("controller", "observers") if getattr(resolved.config, key)]
     if wanted and not call.is_installed():
         message = (

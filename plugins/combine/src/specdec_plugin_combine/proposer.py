@@ -28,6 +28,7 @@ from specdec_plugin_combine.traits import draws_stay
 if TYPE_CHECKING:
     from specdec_core.config.speculative import ResolvedConfig
     from specdec_core.context import MethodContext, ProposerBuild
+    from specdec_plugin_combine.merging import MakeMerger
     from specdec_plugin_combine.options import CombineOptions
 
 ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
@@ -46,8 +47,6 @@ class Part:
     proposer: Proposer
     columns: list[int] | None  # of the aux states that the host delivers, those that this part reads
     k: int
-    drafted: int = 0
-    accepted: int = 0
     seconds: float = 0.0
 
 
@@ -61,7 +60,8 @@ def make(ctx: MethodContext[CombineOptions], build: ProposerBuild) -> CombinePro
         for part in parts:
             part.runner.close()
         raise
-    return CombineProposer(parts, ctx.options.rule, build.traits, ctx.target.vocab_size)
+    make_merger = build.kernels.get("draft_merge") if ctx.options.rule == "merge" else None
+    return CombineProposer(parts, ctx.options.rule, build.traits, ctx.target.vocab_size, make_merger)
 
 
 def _part(resolved: ResolvedConfig, vocab_size: int, build: ProposerBuild) -> Part:
@@ -76,25 +76,38 @@ def _part(resolved: ResolvedConfig, vocab_size: int, build: ProposerBuild) -> Pa
 class CombineProposer:
     """Drafts of several methods; a part that fails costs the step its own drafts and nothing else."""
 
-    def __init__(self, parts: Sequence[Part], rule: str, traits: MethodTraits, vocab_size: int) -> None:
-        """Take the parts in order of preference."""
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        rule: str,
+        traits: MethodTraits,
+        vocab_size: int,
+        make_merger: MakeMerger | None,
+    ) -> None:
+        """Take the parts in order of preference; `make_merger` is the backend of the rule `merge`, None for others."""
         self._parts = list(parts)
         self._rule = rule
         self._traits = traits
         self._laws = Laws(vocab_size) if traits.law == "soft" and draws_stay(rule) else None
         self._requests: dict[str, Followed] = {}
         self._arrivals = 0
+        self._make_merger = make_merger
+        self._figures = np.zeros(
+            (2, len(self._parts)), np.int64
+        )  # verified drafts of each part, and those that came true
 
     def start(self, request: RequestView) -> None:
         """Take in a request; parts are told of it when they are first called for it."""
         before = self._requests.get(request.id)
         if before is not None:  # it was preempted: its parts know it, and what their drafts were worth is not lost
-            self._requests[request.id] = Followed(before.parts, before.estimates, len(request.tokens))
+            again = Followed(before.parts, before.estimates, len(request.tokens), before.merger)
+            self._requests[request.id] = again
             return
         extras: Sequence[Any] = request.extra if isinstance(request.extra, tuple) else (None,) * len(self._parts)
         self._arrivals += 1
         parts = [PartRequest(request.id, PartView(request, extra), self._arrivals) for extra in extras]
-        self._requests[request.id] = Followed(parts, [Estimate() for _ in parts], len(request.tokens))
+        merger = None if self._make_merger is None else self._make_merger(len(parts))
+        self._requests[request.id] = Followed(parts, [Estimate() for _ in parts], len(request.tokens), merger)
 
     def propose(self, batch: BatchView) -> Draft:
         """Return one draft a row: what the rule makes of those of the parts."""
@@ -109,8 +122,10 @@ class CombineProposer:
             self._commit(batch.rows, followed)
         if batch.verified is not None:
             self._answer(batch.verified, followed)
+        if self._make_merger is not None:
+            return self._merged(batch, followed, limits)
         rows = self._rows(batch, followed, limits)
-        chosen = [self._choose(own, one, limit) for own, one, limit in zip(rows, followed, limits, strict=True)]
+        chosen = [self._choose(own) for own in rows]
         for one, own, row, limit in zip(followed, rows, chosen, limits, strict=True):
             one.drafted, one.chosen = own, row
             one.steps += limit > 0
@@ -145,29 +160,66 @@ class CombineProposer:
     def part_metrics(self) -> dict[str, dict[str, float]]:
         """Return for each part how many of the verified drafts were its own, how many came true, and its seconds."""
         return {
-            f"{i}.{part.name}": {"drafted": part.drafted, "accepted": part.accepted, "seconds": part.seconds}
-            for i, part in enumerate(self._parts)
+            f"{i}.{part.name}": {"drafted": drafted, "accepted": accepted, "seconds": part.seconds}
+            for i, (part, drafted, accepted) in enumerate(zip(self._parts, *self._figures.tolist(), strict=True))
         }
+
+    def part_seconds(self) -> list[float]:
+        """Return the seconds of each part."""
+        return [part.seconds for part in self._parts]
 
     def _rows(self, batch: BatchView, followed: Sequence[Followed], limits: Sequence[int]) -> list[list[PartRow]]:
         """Ask the parts in order; return for each batch row what each part drafted."""
         found: list[list[PartRow]] = [[] for _ in followed]
         if self._laws is not None:
             self._laws.begin()
-        for index, part in enumerate(self._parts):
-            slots = []
-            for i, one in enumerate(followed):
-                own = one.parts[index]
-                room = limits[i] if self._is_asked(index, one, found[i]) else 0
-                own.max_draft = room or None
-                slots.append(Slot(own, int(batch.run_len[i]), bool(batch.newest_known[i]), room))
-            began = time.perf_counter()
-            draft = part.runner.propose(slots, len(followed))
-            part.seconds += time.perf_counter() - began
+        for index in range(len(self._parts)):
+            rooms = [
+                limit if self._is_asked(index, one, before) else 0
+                for one, before, limit in zip(followed, found, limits, strict=True)
+            ]
+            draft = self._ask(index, batch, followed, rooms)
             offset = None if self._laws is None or draft.q is None else self._laws.add(draft.q, draft.d2t)
             for own_rows, row in zip(found, _split(draft, index, offset), strict=True):
                 own_rows.append(row)
         return found
+
+    def _merged(self, batch: BatchView, followed: Sequence[Followed], limits: Sequence[int]) -> Draft:
+        """Ask all parts, and return one tree a row."""
+        for one in followed:
+            one.tree.clear()
+        for index in range(len(self._parts)):
+            draft = self._ask(index, batch, followed, limits)
+            tokens = np.ascontiguousarray(draft.tokens, np.int32)
+            parents = None if draft.parents is None else np.ascontiguousarray(draft.parents, np.int32)
+            estimates = None if draft.confidence is None else np.ascontiguousarray(draft.confidence, np.float32)
+            start = 0
+            for one, length in zip(followed, draft.lengths or (), strict=True):
+                if length:
+                    cut = slice(start, start + length)
+                    own = None if parents is None else parents[cut]
+                    one.tree.add(index, tokens[cut], own, None if estimates is None else estimates[cut])
+                    start += length
+        out, confidence = np.empty((3, sum(limits)), np.int32), np.empty(sum(limits), np.float32)
+        lengths, total = list[int](), 0
+        for one, limit in zip(followed, limits, strict=True):
+            lengths.append(one.tree.pick(limit, out, confidence, total) if limit else 0)
+            total += lengths[-1]
+        tokens, parents, part = out[:, :total]
+        return Draft(lengths, tokens, parents, confidence=confidence[:total], part=part)
+
+    def _ask(self, index: int, batch: BatchView, followed: Sequence[Followed], rooms: Sequence[int]) -> Draft:
+        """Return the drafts of one part, at most `rooms` a row; it sees the rows of all requests in any case."""
+        part, slots = self._parts[index], list[Slot]()
+        run_len, newest_known = batch.run_len.tolist(), batch.newest_known.tolist()
+        for one, room, run, newest in zip(followed, rooms, run_len, newest_known, strict=True):
+            own = one.parts[index]
+            own.max_draft = room or None
+            slots.append(Slot(own, run, newest, room))
+        began = time.perf_counter()
+        draft = part.runner.propose(slots, len(followed))
+        part.seconds += time.perf_counter() - began
+        return draft
 
     def _is_asked(self, index: int, one: Followed, before: Sequence[PartRow]) -> bool:
         """Return whether a part is to draft for a request; all parts see its rows in any case."""
@@ -188,26 +240,27 @@ class CombineProposer:
         ]
         return worth.index(max(worth))
 
-    def _choose(self, own: Sequence[PartRow], one: Followed, limit: int) -> PartRow:
-        if self._rule == "merge":
-            return rules.merge(own, one.estimates, limit)
+    def _choose(self, own: Sequence[PartRow]) -> PartRow:
         if self._rule == "longest":
             return rules.longest(own)
         return rules.extend(own) if self._rule == "extend" else rules.first(own)
 
     def _learn(self, one: Followed, tokens: IntArray) -> None:
         """Compare the last drafts with what the request has gained since."""
-        gained = tokens[one.seen :].tolist()
+        new = tokens[one.seen :]
         one.seen = len(tokens)
+        if one.merger is not None and len(new):
+            one.merger.compare(new, self._figures)
+        gained = new.tolist()
         if one.chosen is None or not gained:
             return
         for row, estimate in zip(one.drafted, one.estimates, strict=True):
             if len(row):
                 estimate.learn(*depth_reached(row.tokens, row.parents, gained))
         for node in range(len(one.chosen)):
-            self._parts[one.chosen.origin[node]].drafted += 1
+            self._figures[0, one.chosen.origin[node]] += 1
         for node in _path(one.chosen, gained):
-            self._parts[one.chosen.origin[node]].accepted += 1
+            self._figures[1, one.chosen.origin[node]] += 1
         one.drafted, one.chosen = [], None
 
     def _commit(self, rows: Rows, followed: Sequence[Followed]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from specdec_core.draft import IntArray, RequestView
 from specdec_plugin_combine.estimate import Estimate
+from specdec_plugin_combine.merging import Merger
 from specdec_plugin_combine.rules import PartRow
 
 
@@ -70,12 +71,20 @@ class Followed:
     drafted    each part's last draft
     chosen     what became of them
     steps      how often there were drafts
+    merger     the tree of the drafts of all parts, under the rule `merge`
     """
 
     parts: list[PartRequest]
     estimates: list[Estimate]
     seen: int
+    merger: Merger | None = None
     delivered: int = 0
     drafted: list[PartRow] = field(default_factory=list)
     chosen: PartRow | None = None
     steps: int = 0
+
+    @property
+    def tree(self) -> Merger:
+        """`merger`, where the rule is `merge`."""
+        assert self.merger is not None
+        return self.merger

@@ -46,6 +46,13 @@ class Index:
         """Elementary steps done so far (states visited, table probes, copied edges), for tests of cost."""
         return int(self.meta[automaton.STEPS])
 
+    @property
+    def repeated(self) -> int:
+        """How many last ids occurred before: the longest suffix that did, however long; 0 for none, or no ids."""
+        newest = self.meta[automaton.NEWEST]
+        link = self.states[newest, automaton.LINK]
+        return int(self.states[link, automaton.LENGTH]) if link >= 0 else 0
+
     def reserve(self, size: int) -> None:
         """Make room for `size` ids and a quarter more."""
         if size <= self.room:

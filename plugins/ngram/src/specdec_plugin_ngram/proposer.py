@@ -8,6 +8,7 @@ import numpy as np
 
 from specdec_core.draft import Draft
 from specdec_core.errors import SpecdecError
+from specdec_plugin_ngram.estimates import LONGEST, chances
 from specdec_plugin_ngram.index import Index
 
 if TYPE_CHECKING:
@@ -35,17 +36,23 @@ class NgramProposer:
         self._indexes[request.id] = self._index(request.tokens)
 
     def propose(self, batch: BatchView) -> Draft:
-        """Return one chain a row, empty for a row inside its prompt."""
+        """Return one chain a row with each id's probability, empty for a row inside its prompt."""
         limits = batch.max_draft.tolist()
         newest_known = batch.newest_known.tolist()
         tokens = np.empty(sum(limits), np.int32)
+        confidence = np.empty(len(tokens), np.float32)
         lengths: list[int] = []
         total = 0
         for request, limit, known in zip(batch.requests, limits, newest_known, strict=True):
-            count = self._of(request.id).propose(request.tokens, limit, tokens, total) if known and limit else 0
+            count = 0
+            if known and limit:
+                index = self._of(request.id)
+                count = index.propose(request.tokens, limit, tokens, total)
+                if count:
+                    confidence[total : total + count] = chances(min(index.repeated, LONGEST), count)
             lengths.append(count)
             total += count
-        return Draft(lengths=lengths, tokens=tokens[:total])
+        return Draft(lengths=lengths, tokens=tokens[:total], confidence=confidence[:total])
 
     def finish(self, request: RequestView, reason: FinishReason) -> None:
         """Drop the request's index, whatever the reason: `start` builds it again."""

@@ -115,7 +115,9 @@ class RecyclingProposer:
                 own = slice(start, end)
                 accepted = rows.accepted[own]
                 shown = rows.tokens[own], rows.parents[own], accepted, rows.top_ids[own], rows.top_logprobs[own]
-                table.learn(_last_two(request.tokens, int(accepted.sum()))[0], shown)
+                before = _last_two(request.tokens, int(accepted.sum()))[0]
+                table.compare(before, shown, int(request.tokens[-1]))
+                table.learn(before, shown)
 
     def _forget_the_oldest(self) -> None:
         """Drop namespaces in which no request runs, the longest unused first, while there are too many."""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     Rows = tuple[IntArray, IntArray, BoolArray, IntArray, FloatArray]  # tokens, parents, accepted, top ids, logprobs
 
 SPREAD: Final = 1_000_003
+CLASSES: Final = 20  # of probabilities, in twentieths
+KEPT: Final = 0.999  # weight of what is known of a class against one more candidate
+PRIOR: Final = 4.0  # right candidates that a class is assumed to have had, as many as expected
 
 
 def place_of(before: int, token: int, pairs: int) -> int:
@@ -43,6 +46,15 @@ class Table(Protocol):
         without a finite log-probability, ends its row; a row without candidates is passed over.
         """
 
+    def compare(self, before: int, rows: Rows, newest: int) -> None:
+        """Learn what probabilities are worth, from rows as in `learn`; before that takes them in.
+
+        `newest` is the id after the last accepted row. What is kept for an accepted row is compared with the id that
+        followed, all candidates of it, drafted or not. Apart for pairs and for single ids, and for each twentieth of
+        probability, it is kept how many candidates were right and how many should have been; from then on a
+        probability counts by the ratio of the two, (right + PRIOR) / (expected + PRIOR), and as 1 at most.
+        """
+
     def put(self, contents: Contents) -> None:
         """Take in what `contents` of another table returned, in order."""
 
@@ -53,9 +65,9 @@ class Table(Protocol):
 
         The first of the two is -1 where there is none.
 
-        A node's probability is the product of those on its path. The likeliest one comes next, of equals that of the
-        parent which was made first; none is less likely than `least`. Ids go to out[0] [room] from `start` on, parents
-        within the tree to out[1], probabilities to `confidence`.
+        A node's probability is the product of those on its path, each as `compare` has found it. The likeliest one
+        comes next, of equals that of the parent which was made first; none is less likely than `least`. Ids go to
+        out[0] [room] from `start` on, parents within the tree to out[1], probabilities to `confidence`.
         """
 
     def unfold(

@@ -115,12 +115,13 @@ def _collect(options: Any, target: TargetInfo, settings: Settings, limits: Limit
     from specdec_train.data import Data, Writer
 
     manifest = settings.manifest(target)
-    Writer(out, manifest)  # what is wrong with the folder is reported before the model is loaded
-    with engine(options, settings) as (llm, keeper, end_ids), Progress(limits) as progress:
-        prompter = Prompter(llm.tokenizer, end_ids, chat=settings.chat)
-        session = Session(out, manifest, settings, prompter, Decoder(llm, keeper, progress.step), progress)
-        progress.resumed(session.manifest)
-        session.run(limits)
+    before = Writer(out, manifest).manifest  # what is wrong with the folder is reported before the model is loaded
+    if limits.ids is None or before.ids < limits.ids:
+        with engine(options, settings) as (llm, keeper, end_ids), Progress(limits) as progress:
+            prompter = Prompter(llm.tokenizer, end_ids, chat=settings.chat)
+            session = Session(out, manifest, settings, prompter, Decoder(llm, keeper, progress.step), progress)
+            progress.resumed(session.manifest)
+            session.run(limits)
     for line in by_task(Data(out)):
         emit(line)
     return 0

@@ -45,17 +45,21 @@ class Writer:
     def __init__(self, folder: str | Path, manifest: Manifest) -> None:
         """Make the folder, or go on in one with the same settings; the shards of `manifest` are left out of account.
 
+        A folder in which nothing was collected yet takes the new settings.
+
         Raises RequestError where the folder holds data that were collected otherwise, or something else.
         """
         self.folder = Path(folder)
-        if (self.folder / NAME).exists():
-            self.manifest = Manifest.read(self.folder)
-            _check_same(self.folder, self.manifest, manifest)
-        else:
+        found = Manifest.read(self.folder) if (self.folder / NAME).exists() else None
+        if found is not None and found.shards:
+            _check_same(self.folder, found, manifest)
+            self.manifest = found
+            return
+        if found is None:
             _check_free(self.folder)
-            self.manifest = replace(manifest, shards=())
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.manifest.write(self.folder)
+        self.manifest = replace(manifest, shards=())
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.manifest.write(self.folder)
 
     @property
     def number(self) -> int:

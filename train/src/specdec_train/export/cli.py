@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,17 +24,15 @@ def export(
     from specdec_core.cli.output import emit
     from specdec_core.registry.drafts import CARD
     from specdec_train.evaluate.runs import open_run
+    from specdec_train.fit.exporting import export_run
 
     found = open_run(run)
-    source = found.export
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         message = f"--out {out} is there already and is not an empty folder; name a new one"
         raise RequestError(message)
     card: dict[str, Any] = {"target": target or _target(found.settings, found.data), "method": found.settings["method"]}
     card |= {"num_speculative_tokens": k, "about": about}
-    out.mkdir(parents=True, exist_ok=True)
-    for file in sorted(source.iterdir()):
-        shutil.copyfile(file, out / file.name)
+    export_run(run, out)
     (out / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     emit(f"{out}: a draft of {card['method']} for {card['target']}")
     config = json.dumps({"model": str(out)})

@@ -252,14 +252,17 @@ def _colour(producer: str) -> str:
 
 def _by_part(each: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield what each part of a method brought, where there are such methods."""
-    rows = [
-        (arm["arm"], parts[arm["arm"]][part], str(drafted), str(accepted), f"{100 * accepted / drafted:.0f} %")
-        for _, arm in _methods(each)
-        for part, drafted, accepted in arm["by_part"]
-        if arm["arm"] in parts and drafted
-    ]
+    rows = []
+    for _, arm in _methods(each):
+        counts = {part: (drafted, accepted) for part, drafted, accepted in arm["by_part"]}
+        times = dict(enumerate(arm["part_ms_per_token"]))
+        for part, name in enumerate(parts.get(arm["arm"], ())):
+            drafted, accepted = counts.get(part, (0, 0))
+            share = f"{100 * accepted / drafted:.0f} %" if drafted else "-"
+            spent = f"{times[part]:.3f}" if part in times else "-"
+            rows.append((arm["arm"], name, str(drafted), str(accepted), share, spent))
     if rows:
-        yield table(("method", "part", "drafted", "accepted", "share"), rows)
+        yield table(("method", "part", "drafted", "accepted", "share", "ms of drafting a token"), rows)
 
 
 def settings_text(settings: Mapping[str, Any], machine: Mapping[str, Any]) -> Iterator[str]:

@@ -128,3 +128,11 @@ def _step_reason(step: AttentionStep) -> str:
     if TABLES in step.plans:
         return "captured graphs: its plan is made on the host"
     return step_unserved(step)
+
+
+def _supports(device: str) -> bool:
+    """Return False: no device takes it by itself as long as it has not been run; `SPECDEC_KERNELS` may name it."""
+    return False
+
+
+attention.supports = _supports  # type: ignore[attr-defined]

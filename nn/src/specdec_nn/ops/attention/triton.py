@@ -218,8 +218,7 @@ def ptx_cases() -> list[PtxCase]:
 # dtype, (heads, kv heads, key width, value width), rows of a segment, what the layer and the step have
 _LAYERS: Final = (
     ("bf16", (32, 8, 128, 128), 1, ""),
-    ("bf16", (32, 8, 64, 64), 1, "exact"),
-    ("bf16", (32, 8, 64, 64), 32, "trees"),
+    ("bf16", (32, 8, 64, 64), 8, "exact trees"),
     ("bf16", (32, 8, 128, 128), 33, "trees windowed sinks"),
     ("fp16", (8, 4, 256, 256), 512, "capped windowed"),
     ("bf16", (16, 16, 192, 128), 512, ""),
@@ -247,7 +246,7 @@ def _cases() -> Iterator[PtxCase]:
         options = OPTIONS | {"num_warps": launch.tile.warps, "num_stages": launch.tile.stages}
         strides = "q_row q_head k_page k_head k_key v_page v_head v_key out_row"
         yield PtxCase(_attend, types, constants | _halves(layer) | own, options, strides, label)
-        if rows in (1, 33):
+        if launch.joined and kind == "bf16":
             joined = {f"*{kind}": "out sinks", "*fp32": "partials", "*i32": "bits segments"}
             yield PtxCase(_join, joined, constants, OPTIONS, "out_row", label)
     types = {"*bf16": "k v k_pages v_pages out", "*i32": "slots"}

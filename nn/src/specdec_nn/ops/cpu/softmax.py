@@ -55,7 +55,7 @@ def exp2(x: Any) -> Any:
     return value * np.uint32((np.float32(shifted).view(np.uint32) << _MANTISSA_BITS) + _BITS_OF_ONE).view(np.float32)
 
 
-def _emit_exp2(b: Any, x: Any) -> Any:
+def emit_exp2(b: Any, x: Any) -> Any:
     """Emit `exp2` of 16 lanes."""
     for bound, sign in ((-126.0, "<"), (126.0, ">")):
         limit = simd.splat_float(bound)
@@ -121,10 +121,10 @@ def _soften(_: Any, scores: Any, total: Any, factor: Any, first: Any, end: Any) 
         for logit in logits[1:]:
             peak = _larger(b, peak, logit)
         peak = _larger(b, fold(b, peak, _larger), old)
-        scale = _emit_exp2(b, b.fsub(old, peak))
+        scale = emit_exp2(b, b.fsub(old, peak))
         sums = b.fmul(simd.load(b, total, simd.const(0), simd.VF32, 4), scale)
         for v, logit in enumerate(logits):
-            weight = b.select(seen[v], _emit_exp2(b, b.fsub(logit, peak)), zero)
+            weight = b.select(seen[v], emit_exp2(b, b.fsub(logit, peak)), zero)
             simd.store(b, weight, scores, simd.const(v * 64), 4)
             sums = b.fadd(sums, weight)
         simd.store(b, sums, total, simd.const(0), 4)

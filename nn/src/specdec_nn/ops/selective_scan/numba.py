@@ -3,7 +3,6 @@
 # mypy: disallow-untyped-decorators=False
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from numba import prange
 from torch import Tensor
 
 from specdec_nn.cache.states import FRESH, KEEP, PENDING, ROWS, SLOT, START, LayerState, StateStep
+from specdec_nn.ops.cpu.exponential import exponential
 from specdec_nn.ops.cpu.jit import njit
 from specdec_nn.ops.cpu.row_log import note
 from specdec_nn.ops.selective_scan.reference import selective_scan_reference
@@ -19,6 +19,22 @@ from specdec_nn.turns import one_at_a_time
 
 STRETCH: Final = 64  # channels of a task
 ALONE: Final = 8 * 1024  # exponentials that one core takes sooner than it wakes the others
+
+
+@njit(nogil=True, fastmath={"contract"})
+def _advance(line: Any, a: Any, b: Any, step: Any, value: Any) -> None:
+    """Take the states of one channel over one row."""
+    for s in range(len(line)):
+        line[s] = exponential(step * a[s]) * line[s] + step * b[s] * value
+
+
+@njit(nogil=True, fastmath={"contract", "reassoc"})
+def _read(line: Any, c: Any) -> Any:
+    """Return what one row gives at one channel."""
+    total = np.float32(0)
+    for s in range(len(line)):
+        total += line[s] * c[s]
+    return total
 
 
 @njit(nogil=True)
@@ -38,13 +54,9 @@ def _stretch(job: Any, new: Any, a: Any, snapshot: Any, logs: Any, out: Any, low
         else:
             xs, steps, bs = x[at], dt[at], b[at]
         for d in range(high - low):
-            step, value, line, total = steps[low + d], xs[low + d], running[d], np.float32(0)
-            for s in range(len(bs)):
-                line[s] = np.float32(math.exp(step * a[low + d, s])) * line[s] + step * bs[s] * value
+            _advance(running[d], a[low + d], bs, steps[low + d], xs[low + d])
             if j >= pending:
-                for s in range(len(bs)):
-                    total += line[s] * c[at, s]
-                out[at, low + d] = total
+                out[at, low + d] = _read(running[d], c[at])
         if j + 1 == keep and keep < pending + rows:
             kept[:] = running
 

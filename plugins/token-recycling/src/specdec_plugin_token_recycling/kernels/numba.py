@@ -9,7 +9,7 @@ import numpy as np
 from numba import boolean, float32, float64, int32, int64, types, void
 
 from specdec_nn.ops.cpu.jit import Jit
-from specdec_plugin_token_recycling.table import SPREAD
+from specdec_plugin_token_recycling.table import CLASSES, KEPT, PRIOR, SPREAD
 
 if TYPE_CHECKING:
     from specdec_core.draft import IntArray
@@ -25,6 +25,7 @@ _LOGS = types.Array(float32, 2, "C", readonly=True)
 # index[0] counts the ids that have a row, index[1 + id] is 1 + the number of an id's row, 0 for none. keys[place] is
 # 1 + the pair that is kept there, 0 for none. Rows of pairs come first: the id with number i has row len(keys) + i.
 _INDEX, _KEYS, _ROWS, _SCORES = int32[::1], int64[::1], int32[:, ::1], float32[:, ::1]
+_FACTORS, _SEEN = float64[:, ::1], float64[:, :, ::1]  # by kind (pairs, single ids) and class; expected, and right
 
 
 @njit(nogil=True, inline="always")
@@ -35,6 +36,20 @@ def _after(index: Any, keys: Any, first: Any, token: Any) -> Any:
         if keys[place] == np.int64(first) * len(index) + token + 1:
             return place
     return len(keys) + np.int64(index[1 + token]) - 1 if index[1 + token] else np.int64(-1)
+
+
+@njit(nogil=True, inline="always")
+def _class(logprob: Any) -> Any:
+    return min(np.int64(np.exp(np.float64(logprob)) * CLASSES), CLASSES - 1)
+
+
+@njit(nogil=True, inline="always")
+def _worth(factors: Any, keys: Any, scores: Any, row: Any, rank: Any) -> Any:
+    """Return what the log-probability of a candidate is worth, -inf where there is none."""
+    score = np.float64(scores[row, rank])
+    if score == -np.inf:
+        return score
+    return min(0.0, score + factors[0 if row < len(keys) else 1, _class(score)])
 
 
 @njit(nogil=True)
@@ -81,6 +96,33 @@ def _learn(
                 _keep(index, keys, rows, scores, first, token, top[i], logprobs[i])
 
 
+@njit(void(_INDEX, _KEYS, _ROWS, _SCORES, _FACTORS, _SEEN, int64, _IDS, _IDS, _FLAGS, int64), nogil=True)
+def _compare(
+    index: Any, keys: Any, rows: Any, scores: Any, factors: Any, seen: Any, before: Any, tokens: Any, parents: Any,
+    accepted: Any, newest: Any
+) -> None:  # fmt: skip
+    vocabulary = len(index) - 1
+    for i in range(len(tokens)):
+        if not accepted[i] or tokens[i] < 0 or tokens[i] >= vocabulary:
+            continue
+        following = newest
+        for later in range(i + 1, len(tokens)):
+            if accepted[later] and parents[later] == i:
+                following = np.int64(tokens[later])
+        first = np.int64(before) if parents[i] < 0 else np.int64(tokens[parents[i]])
+        row = _after(index, keys, first, tokens[i])
+        if row < 0:
+            continue
+        kind = 0 if row < len(keys) else 1
+        for rank in range(rows.shape[1]):
+            if rows[row, rank] < 0:
+                break
+            own = _class(scores[row, rank])
+            seen[kind, 0, own] = KEPT * seen[kind, 0, own] + np.exp(np.float64(scores[row, rank]))
+            seen[kind, 1, own] = KEPT * seen[kind, 1, own] + (rows[row, rank] == following)
+            factors[kind, own] = np.log((seen[kind, 1, own] + PRIOR) / (seen[kind, 0, own] + PRIOR))
+
+
 @njit(void(_INDEX, _KEYS, _ROWS, _SCORES, _TOP, _TOP, _LOGS), nogil=True)
 def _put(index: Any, keys: Any, rows: Any, scores: Any, given: Any, top: Any, logprobs: Any) -> None:
     for i in range(len(given)):
@@ -88,44 +130,62 @@ def _put(index: Any, keys: Any, rows: Any, scores: Any, given: Any, top: Any, lo
             _keep(index, keys, rows, scores, given[i, 0], given[i, 1], top[i], logprobs[i])
 
 
+@njit(nogil=True)
+def _open(
+    index: Any, keys: Any, rows: Any, scores: Any, factors: Any, first: Any, token: Any, score: Any, ids: Any,
+    worth: Any
+) -> None:  # fmt: skip
+    """Write the candidates behind two ids, the most worth first, with `score` added to what they are worth."""
+    row, found = _after(index, keys, first, token), 0
+    worth[:] = -np.inf
+    if row < 0:
+        return
+    for rank in range(rows.shape[1]):
+        own = score + _worth(factors, keys, scores, row, rank)
+        if own == -np.inf:
+            return
+        at = found
+        while at > 0 and worth[at - 1] < own:
+            worth[at], ids[at] = worth[at - 1], ids[at - 1]
+            at -= 1
+        worth[at], ids[at] = own, rows[row, rank]
+        found += 1
+
+
 @njit(
-    int64(_INDEX, _KEYS, _ROWS, _SCORES, int64, int64, int64, float64, _ROWS, float32[::1], int64),
+    int64(_INDEX, _KEYS, _ROWS, _SCORES, _FACTORS, int64, int64, int64, float64, _ROWS, float32[::1], int64),
     nogil=True,
 )
 def _grow(
-    index: Any, keys: Any, rows: Any, scores: Any, before: Any, newest: Any, most: Any, least: Any, out: Any,
-    confidence: Any, start: Any
+    index: Any, keys: Any, rows: Any, scores: Any, factors: Any, before: Any, newest: Any, most: Any, least: Any,
+    out: Any, confidence: Any, start: Any
 ) -> Any:  # fmt: skip
     n = rows.shape[1]
-    row, used, score = np.empty(most + 1, np.int64), np.zeros(most + 1, np.int32), np.empty(most + 1)
-    bound = np.empty(most + 1)  # the score of each node's next child, -inf where there is none
-    row[0], score[0] = _after(index, keys, before, newest), 0.0
-    bound[0] = scores[row[0], 0] if row[0] >= 0 else -np.inf
+    ids, worth = np.empty((most + 1, n), np.int32), np.empty((most + 1, n))  # children of the newest id and the nodes
+    used = np.zeros(most + 1, np.int64)
+    _open(index, keys, rows, scores, factors, before, newest, 0.0, ids[0], worth[0])
     count = 0
     while count < most:
-        whose = 0
-        for place in range(1, count + 1):
-            if bound[place] > bound[whose]:
-                whose = place
-        best = bound[whose]
-        if best == -np.inf or np.exp(best) < least:
+        whose, best = -1, -np.inf
+        for place in range(count + 1):
+            if used[place] < n and worth[place, used[place]] > best:
+                whose, best = place, worth[place, used[place]]
+        if whose < 0 or np.exp(best) < least:
             break
-        token = np.int64(rows[row[whose], used[whose]])
+        token = np.int64(ids[whose, used[whose]])
         first = newest if whose == 0 else np.int64(out[0, start + whose - 1])
         out[0, start + count], out[1, start + count] = token, whose - 1
         confidence[start + count] = np.exp(best)
         used[whose] += 1
-        bound[whose] = score[whose] + scores[row[whose], used[whose]] if used[whose] < n else -np.inf
         count += 1
-        row[count], score[count] = _after(index, keys, first, token), best
-        bound[count] = best + scores[row[count], 0] if row[count] >= 0 else -np.inf
+        _open(index, keys, rows, scores, factors, first, token, best, ids[count], worth[count])
     return count
 
 
-@njit(int64(_INDEX, _KEYS, _ROWS, _SCORES, int64, int64, int64, _TOP, _ROWS, float32[::1], int64), nogil=True)
+@njit(int64(_INDEX, _KEYS, _ROWS, _SCORES, _FACTORS, int64, int64, int64, _TOP, _ROWS, float32[::1], int64), nogil=True)
 def _unfold(
-    index: Any, keys: Any, rows: Any, scores: Any, before: Any, newest: Any, most: Any, template: Any, out: Any,
-    confidence: Any, start: Any
+    index: Any, keys: Any, rows: Any, scores: Any, factors: Any, before: Any, newest: Any, most: Any, template: Any,
+    out: Any, confidence: Any, start: Any
 ) -> Any:  # fmt: skip
     nodes, n = template.shape[1], rows.shape[1]
     place, score = np.full(nodes + 1, -2, np.int32), np.zeros(nodes + 1)  # -2: the node was left out
@@ -140,7 +200,7 @@ def _unfold(
             continue
         token = np.int64(rows[row[parent], rank])
         first = newest if place[parent] < 0 else np.int64(out[0, start + place[parent]])
-        score[1 + node] = score[parent] + scores[row[parent], rank]
+        score[1 + node] = score[parent] + _worth(factors, keys, scores, row[parent], rank)
         row[1 + node] = _after(index, keys, first, token)
         out[0, start + count], out[1, start + count] = token, place[parent]
         confidence[start + count] = np.exp(score[1 + node])
@@ -159,6 +219,8 @@ class Table:
         self._keys: Final = np.zeros(pairs, np.int64)
         self._rows: IntArray = np.empty((pairs + ROOM, n), np.int32)
         self._scores: FloatArray = np.empty((pairs + ROOM, n), np.float32)
+        self._factors: Final = np.zeros((2, CLASSES))
+        self._seen: Final = np.zeros((2, 2, CLASSES))
 
     def __len__(self) -> int:
         """Return the number of ids that have candidates."""
@@ -168,6 +230,11 @@ class Table:
         """Take in rows."""
         self._make_room(len(rows[0]))
         _learn(self._index, self._keys, self._rows, self._scores, before, *rows)
+
+    def compare(self, before: int, rows: Rows, newest: int) -> None:
+        """Learn what probabilities are worth."""
+        arrays = self._index, self._keys, self._rows, self._scores, self._factors, self._seen
+        _compare(*arrays, before, rows[0], rows[1], rows[2], newest)
 
     def put(self, contents: Contents) -> None:
         """Take in rows of a file."""
@@ -192,7 +259,13 @@ class Table:
         if not 0 <= last[1] < self._vocabulary:
             return 0
         count: int = _grow(
-            self._index, self._keys, self._rows, self._scores, *last, most, least, out, confidence, start
+            *(self._index, self._keys, self._rows, self._scores, self._factors),
+            *last,
+            most,
+            least,
+            out,
+            confidence,
+            start,
         )
         return count
 
@@ -202,7 +275,7 @@ class Table:
         """Draft along a template."""
         if not 0 <= last[1] < self._vocabulary:
             return 0
-        arrays = self._index, self._keys, self._rows, self._scores
+        arrays = self._index, self._keys, self._rows, self._scores, self._factors
         count: int = _unfold(*arrays, *last, most, template, out, confidence, start)
         return count
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdec_plugin_token_recycling.table import place_of
+from specdec_plugin_token_recycling.table import CLASSES, KEPT, PRIOR, place_of
 
 if TYPE_CHECKING:
     from specdec_core.draft import IntArray
@@ -24,6 +24,7 @@ class Table:
         self._vocabulary, self._n, self._pairs = vocabulary, n, pairs
         self._rows: dict[int, Row] = {}
         self._kept: dict[int, tuple[int, int, Row]] = {}  # by the place of a pair
+        self._seen = [[(0.0, 0.0)] * CLASSES for _ in range(2)]  # of pairs, of single ids: expected, and right
 
     def __len__(self) -> int:
         """Return the number of ids that have candidates."""
@@ -40,6 +41,20 @@ class Table:
                 self._rows[token] = row
                 if self._pairs and 0 <= first < self._vocabulary:
                     self._kept[place_of(first, token, self._pairs)] = first, token, row
+
+    def compare(self, before: int, rows: Rows, newest: int) -> None:
+        """Learn what probabilities are worth."""
+        tokens, parents, accepted = (part.tolist() for part in rows[:3])
+        text = [i for i in range(len(tokens)) if accepted[i]]
+        following = {parents[i]: tokens[i] for i in text}
+        for i in text:
+            first = before if parents[i] < 0 else tokens[parents[i]]
+            kind, row = self._find(first, tokens[i])
+            for token, logprob in row:
+                own = _class(logprob)
+                expected, right = self._seen[kind][own]
+                hit = token == following.get(i, newest)
+                self._seen[kind][own] = KEPT * expected + math.exp(logprob), KEPT * right + hit
 
     def put(self, contents: Contents) -> None:
         """Take in rows of a file."""
@@ -59,18 +74,28 @@ class Table:
         return row
 
     def _after(self, first: int, token: int) -> Row:
-        """Return the candidates behind two ids."""
+        """Return the candidates behind two ids, with what their log-probabilities are worth."""
+        kind, row = self._find(first, token)
+        return [(child, self._worth(kind, logprob)) for child, logprob in row]
+
+    def _worth(self, kind: int, logprob: float) -> float:
+        expected, right = self._seen[kind][_class(logprob)]
+        return min(0.0, logprob + math.log((right + PRIOR) / (expected + PRIOR)))
+
+    def _find(self, first: int, token: int) -> tuple[int, Row]:
+        """Return the candidates behind two ids, and whether they are of the second one alone."""
         if self._pairs and first >= 0:
             kept = self._kept.get(place_of(first, token, self._pairs))
             if kept is not None and kept[:2] == (first, token):
-                return kept[2]
-        return self._rows.get(token, [])
+                return 0, kept[2]
+        return 1, self._rows.get(token, [])
 
     def grow(
         self, last: tuple[int, int], most: int, least: float, out: IntArray, confidence: FloatArray, start: int
     ) -> int:
         """Draft the likeliest tree."""
-        opened = [(last[1], 0.0, self._after(*last))]  # the newest id and the nodes: id, score, candidates
+        # The newest id and the nodes: id, score, candidates, the most worth first.
+        opened = [(last[1], 0.0, _sorted(self._after(*last)))]
         used = [0]
         count = 0
         while count < most:
@@ -84,7 +109,7 @@ class Table:
             used[whose] += 1
             out[0, start + count], out[1, start + count] = token, whose - 1
             confidence[start + count] = math.exp(best)
-            opened.append((token, best, self._after(opened[whose][0], token)))
+            opened.append((token, best, _sorted(self._after(opened[whose][0], token))))
             used.append(0)
             count += 1
         return count
@@ -124,3 +149,11 @@ class Table:
     def memory_bytes(self) -> int:
         """Return about what the rows take."""
         return 100 * (len(self._rows) + len(self._kept)) * self._n
+
+
+def _class(logprob: float) -> int:
+    return min(int(math.exp(logprob) * CLASSES), CLASSES - 1)
+
+
+def _sorted(row: Row) -> Row:
+    return sorted(row, key=lambda candidate: -candidate[1])
