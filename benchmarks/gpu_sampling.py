@@ -56,18 +56,18 @@ RULES = {"coupled": verify.coupled, "standard": verify.standard, "block": verify
 class Result:
     """One op in one case.
 
-    equal   share of the rows that are the definition's; below 1 only by ties that rounding decides
-    us      of its kernels, in microseconds; 0 where there is no GPU
-    bytes   of one read of what it has to read
-    share   of the bandwidth of a copy, read and written bytes together
+    equal          share of the rows that are the definition's; below 1 only by ties that rounding decides
+    microseconds   of its kernels; 0 where there is no GPU
+    bytes          of one read of what it has to read
+    share_of_copy  of the bandwidth of a copy, read and written bytes together
     """
 
     op: str
     case: str
     equal: float
-    us: float
+    microseconds: float
     bytes: int
-    share: float
+    share_of_copy: float
 
 
 @contextmanager

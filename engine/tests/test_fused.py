@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from fused_families import FUSED
 from runs import ids_of, params, prompts, run
 
 from specdec_core.errors import TargetError
@@ -19,7 +20,6 @@ from specdec_testing.targets import tiny_config, tiny_target
 pytest.importorskip("numba")
 
 LENGTHS = (3, 40, 21)
-FUSED = {"llama", "qwen3", "gemma3", "mistral", "gemma2", "qwen2", "smollm3", "granite", "gemma", "seed_oss"}
 REASONS = {
     "gpt2": "has drop, h, ln_f, wpe, wte",
     "deepseek_v3": "lacks k_proj, q_proj, v_proj",

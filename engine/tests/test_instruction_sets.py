@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_fused import FUSED
+from fused_families import FUSED
 
 from specdec_testing.families import RIGHT, SIMILAR
 

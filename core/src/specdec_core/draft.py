@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from specdec_core.draft_rules import are_distributions, check_confidence, check_drawn, check_siblings
+from specdec_core.draft_rules import (
+    are_distributions,
+    check_confidence,
+    check_drawn,
+    check_siblings,
+    is_on_device,
+    values_at,
+)
 from specdec_core.errors import ContractError
 from specdec_core.host.handed import read_only
 
@@ -179,12 +186,17 @@ class Draft:
     was drawn from the law of its parent, either without the siblings before it or independently of them (then a
     repeated id counts once); a point mass may depend on the siblings before it.
 
+    The ids may still be on a device, where the drafter has made them and the target will read them (`on_device`). All
+    else but `q_row` is known to the host then; see `ProposerRunner` for who asks for such drafts.
+
     lengths     n host ints, or None for a device drafter's fixed-width form
-    tokens      flat [sum(lengths)] int32 ids; or, with lengths None, [n, width] with -1 where there is no draft
+    tokens      flat [sum(lengths)] int32 ids, an array or a tensor; or, with lengths None, [n, width] with -1 where
+                there is no draft
     parents     flat [sum(lengths)] int32, the index of each node's parent within its own row, -1 = the newest id;
                 None = chains. A parent stands before its children.
     q           [m, V or len(d2t)] float32, the laws that soft drafts were really drawn from, or None
-    q_row       flat int32 like tokens: row of q for each draft, -1 = a point mass; in trees the row of the parent's law
+    q_row       flat int32 like tokens: row of q for each draft, -1 = a point mass; in trees the row of the parent's
+                law. A tensor, perhaps, where the tokens are one
     d2t         [V_d] int64 offsets: draft id i means target id i + d2t[i] in q's columns; None = target ids
     confidence  flat float32 like tokens, the method's own estimate in 0..1 of the chance that the draft and all before
                 it on its path are accepted, or None
@@ -213,11 +225,19 @@ class Draft:
         flat = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
         return cls(lengths=[len(row) for row in arrays], tokens=flat)
 
+    @property
+    def on_device(self) -> bool:
+        """Whether lengths are known and ids are not: they are a tensor, which a step reads when it is through."""
+        return self.lengths is not None and is_on_device(self.tokens)
+
     def to_host(self) -> Draft:
-        """Return the form with host lengths; a device drafter's rows end at their first negative id.
+        """Return the form with host lengths and ids; a device drafter's rows end at their first negative id.
 
         This is the one read of a device drafter's result. Raises ContractError for tokens of another shape.
         """
+        if self.on_device:
+            q_row = self.q_row if self.q_row is None or isinstance(self.q_row, np.ndarray) else self.q_row.cpu().numpy()
+            return replace(self, tokens=self.tokens.cpu().numpy().astype(np.int32, copy=False), q_row=q_row)
         if self.lengths is not None:
             return self
         tokens = self.tokens.detach().cpu().numpy() if hasattr(self.tokens, "detach") else np.asarray(self.tokens)
@@ -236,8 +256,8 @@ class Draft:
         ends = np.cumsum([0, *lengths])
         index = [np.arange(ends[i], ends[i + 1]) for i in rows]
         flat = np.concatenate(index) if index else np.empty(0, np.int64)
-        part = {name: None if (a := getattr(self, name)) is None else a[flat] for name in _FLAT_FIELDS}
-        return Draft([lengths[i] for i in rows], self.tokens[flat], q=self.q, d2t=self.d2t, **part)
+        part = {name: None if (a := getattr(self, name)) is None else values_at(a, flat) for name in _FLAT_FIELDS}
+        return Draft([lengths[i] for i in rows], values_at(self.tokens, flat), q=self.q, d2t=self.d2t, **part)
 
     def keep(self, mask: BoolArray) -> Draft:
         """Return a host-form draft without the nodes at which `mask`, [sum(lengths)] bool, is False.
@@ -259,19 +279,20 @@ class Draft:
             message = f"draft {int(np.argmax(orphans))} was to stay without its parent"
             raise ContractError(message)
         before: IntArray = np.cumsum(mask, dtype=np.int32) - mask  # how many nodes before this one stay
-        part = {name: None if (a := getattr(self, name)) is None else a[mask] for name in _FLAT_FIELDS}
+        kept = np.flatnonzero(mask)
+        part = {name: None if (a := getattr(self, name)) is None else values_at(a, kept) for name in _FLAT_FIELDS}
         if self.parents is not None:
             part["parents"] = np.where(parents < 0, -1, before[start + parents] - before[start])[mask]
         left = np.bincount(row[mask], minlength=len(lengths)).tolist()
-        return Draft(left, self.tokens[mask], q=self.q, d2t=self.d2t, **part)
+        return Draft(left, values_at(self.tokens, kept), q=self.q, d2t=self.d2t, **part)
 
     def check(self, max_draft: Sequence[int] | IntArray, vocab_size: int, traits: MethodTraits) -> None:
         """Raise ContractError unless a host-form draft keeps the contract and its method's traits.
 
         `max_draft` are the most tokens of each row. Each soft draft has a positive probability in the row of q that it
         names. Siblings differ, but for those drawn from q: a drawn one that repeats another is taken for an independent
-        draw and counts once. Distributions on another device than the CPU are not looked into, since reading them
-        would make the loop wait.
+        draw and counts once. Distributions and ids on another device than the CPU are not looked into, since reading
+        them would make the loop wait.
         """
         lengths = self.lengths
         if lengths is None or len(lengths) != len(max_draft):
@@ -283,10 +304,11 @@ class Draft:
                 raise ContractError(message)
         total = sum(lengths)
         tokens = self.tokens
-        if not isinstance(tokens, np.ndarray) or tokens.shape != (total,) or tokens.dtype.kind != "i":
+        is_whole = self.on_device or (isinstance(tokens, np.ndarray) and tokens.dtype.kind == "i")
+        if not is_whole or np.shape(tokens) != (total,):
             message = f"tokens must be a flat integer array of {total} ids, got {_shape_of(tokens)}"
             raise ContractError(message)
-        if total and (int(tokens.min()) < 0 or int(tokens.max()) >= vocab_size):
+        if total and not self.on_device and (int(tokens.min()) < 0 or int(tokens.max()) >= vocab_size):
             message = f"drafted ids {int(tokens.min())}..{int(tokens.max())} leave the vocabulary 0..{vocab_size - 1}"
             raise ContractError(message)
         for name in _FLAT_FIELDS:
@@ -315,6 +337,8 @@ class Draft:
         if self.q.ndim != 2 or self.q.shape[1] != width:
             message = f"q must be [m, {width}], got shape {tuple(self.q.shape)}"
             raise ContractError(message)
+        if self.q.device.type != "cpu" and is_on_device(self.q_row):
+            return
         if len(self.q_row) and not (-1 <= int(self.q_row.min()) and int(self.q_row.max()) < self.q.shape[0]):
             message = f"q_row points outside the {self.q.shape[0]} rows of q"
             raise ContractError(message)
@@ -332,6 +356,8 @@ class Draft:
         if np.any(self.parents < -1) or np.any(self.parents >= own):
             message = "a tree node must come after its parent, which is an earlier node of its row or -1"
             raise ContractError(message)
+        if self.on_device:
+            return
         lengths = np.asarray(self.lengths, np.int64)
         family = np.repeat(np.cumsum(lengths) - lengths + np.arange(len(lengths)), lengths) + 1 + self.parents
         check_siblings(self.tokens, family, self.q_row)

@@ -63,6 +63,20 @@ def check_siblings(tokens: npt.NDArray[Any], family: npt.NDArray[Any], q_row: np
         raise ContractError(message)
 
 
+def is_on_device(values: Any) -> bool:
+    """Say whether values are a tensor of another device than the CPU."""
+    return getattr(getattr(values, "device", None), "type", "cpu") != "cpu"
+
+
+def values_at(values: Any, index: npt.NDArray[np.int64]) -> Any:
+    """Return the values at some places of an array, or of a tensor of any device without waiting for it."""
+    if isinstance(values, np.ndarray):
+        return values[index]
+    import torch
+
+    return values[torch.from_numpy(index).to(values.device, non_blocking=True)]
+
+
 def check_confidence(confidence: npt.NDArray[Any]) -> None:
     """Raise ContractError unless each confidence is finite and in 0..1."""
     inside = (confidence >= 0) & (confidence <= 1)  # nan fails

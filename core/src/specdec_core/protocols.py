@@ -85,6 +85,25 @@ class Verifier(Protocol):
 
 
 @runtime_checkable
+class VerifiesOnDevice(Protocol):
+    """What a verifier may offer besides, for logits on another device than the CPU: it decides without a read.
+
+    A host that calls it reads what it returns together with everything else that a step has to tell, in one copy.
+    """
+
+    def verify_on_device(
+        self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
+    ) -> Tensor:
+        """Verify as `Verifier.verify` does; the ids of the draft may be on the device (`Draft.on_device`).
+
+        `logits` may be in any float dtype, with rows that have no distribution. Returns [n, 2 + depth] int64 on the
+        device. In the order of the columns: the logits row where the accepted path of a batch row ends, the id that
+        ends it (-1 where that row has no distribution), and the nodes of the path, as indices into the draft's flat
+        arrays, -1 after its end. `specdec_core.device_verdict.host_verdict` makes a `Verdict` of it.
+        """
+
+
+@runtime_checkable
 class DrawsForItself(Protocol):
     """What a verifier may offer besides: with `draws_for_itself` true the host draws nothing for it.
 

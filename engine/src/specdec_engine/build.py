@@ -25,7 +25,7 @@ from specdec_core.host.runner import ProposerRunner
 from specdec_core.metrics import SpecMetrics
 from specdec_core.protocols import Proposer
 from specdec_core.registry.catalog import Catalog
-from specdec_core.registry.kernels import Kernels
+from specdec_core.registry.kernels import TRITON, Kernels
 from specdec_core.registry.loader import Registry
 from specdec_core.registry.tried import warn_if_newer
 from specdec_core.sources import TargetInfo
@@ -46,6 +46,7 @@ from specdec_engine.sampling.logprobs import LogprobReader
 from specdec_engine.sampling.noise_keys import NoiseKeys
 from specdec_engine.sampling.sampler import Sampler
 from specdec_nn.fused.trial import fuse
+from specdec_nn.graphs import Replayed, cuda_capture
 from specdec_nn.hf.adapters import Adapter
 from specdec_nn.hf.families import check_config
 from specdec_nn.hf.loading import eos_ids, load_model, resolve_dtype
@@ -80,6 +81,7 @@ class EngineOptions:
     fused: bool = True
     prefix_caching: bool | None = None
     lora: str | None = None
+    enforce_eager: bool = False
 
 
 def build_engine(options: EngineOptions) -> Engine:
@@ -115,6 +117,8 @@ def build_engine(options: EngineOptions) -> Engine:
         states = _states(target, resolved)
         if options.fused:
             fuse(target.flat)
+        if not options.enforce_eager:
+            _capture(target)
         if _reuses_prefixes(options, target):
             bytes_per_token += kept_row_bytes(resolved, target.info, target.dtype)
         target.set_budget(_planned(options.limits, target, resolved, bytes_per_token, states))
@@ -133,6 +137,13 @@ def build_engine(options: EngineOptions) -> Engine:
     return engine
 
 
+def _capture(target: Target) -> None:
+    """Have forwards of few rows captured as graphs, where they are on a GPU and no kernel of theirs needs the host."""
+    if target.device.type == "cuda" and target.flat.backends["attention"] == TRITON:
+        target.flat.capture = cuda_capture(target.device)
+        target.flat.graphs = Replayed(target.flat.work, target.flat.capture)
+
+
 def _checked(options: EngineOptions) -> tuple[str | torch.dtype, Registry]:
     """Return the dtype and the registry that options mean. Raises ConfigError or TargetError for what is neither."""
     if options.plugins is not None and not isinstance(options.plugins, Mapping):
@@ -141,8 +152,9 @@ def _checked(options: EngineOptions) -> tuple[str | torch.dtype, Registry]:
     if options.trust_remote_code not in (True, False):
         message = f"trust_remote_code={options.trust_remote_code!r}: expected True or False"
         raise TargetError(message)
-    for name, given in (("fused", options.fused), ("enable_prefix_caching", options.prefix_caching)):
-        if given not in (True, False) and (given is not None or name == "fused"):
+    switches = {"fused": options.fused, "enforce_eager": options.enforce_eager}
+    for name, given in {**switches, "enable_prefix_caching": options.prefix_caching}.items():
+        if given not in (True, False) and (given is not None or name in switches):
             message = f"{name}={given!r}: expected True or False"
             raise TargetError(message)
     if options.lora is not None and options.hf_model is not None:
@@ -170,6 +182,7 @@ def _speculation(
         DraftBudget(resolved, controller, logger, cost_cut(resolved, logger)),
         target.info.vocab_size,
         Containment(resolved.method, strict=options.strict, logger=logger),
+        leaves_ids=target.device.type != "cpu" and verifier.is_on_device,
     )
     top_ids, most = registry.kernels.get("top_ids", target.device), resolved.num_speculative_tokens
     exact, lengths = not resolved.verifier_lossy, target.rope_lengths
@@ -194,7 +207,9 @@ def _compose(
 
     rules = StopRules(eos_ids(target.model, target.tokenizer), min(target.info.max_model_len, target.arena.num_tokens))
     kernels = registry.kernels
-    sampler = Sampler(kernels.get("draw", target.device), kernels.get("truncate", target.device))
+    draw, truncate = (kernels.get(op, target.device) for op in ("draw", "truncate"))
+    looks = target.device.type == "cpu" or (speculation is not None and not speculation.verifier.is_on_device)
+    sampler = Sampler(draw, truncate, looks=looks)
     all_rows = resolved is not None and resolved.traits.rows == "all"
     prefix = PrefixCache(target, enabled=_reuses_prefixes(options, target), keeps_rows=all_rows)
     scheduler = Scheduler(target, prefix, options.limits.max_num_seqs, preempted)

@@ -64,6 +64,8 @@ class LLM(VllmMethods):
                          None: where the target allows it, and True is refused where it does not
     lora                 a LoRA adapter for all requests: a folder of peft or a hub id; it is merged into the weights.
                          Drafters are not adapted. One adapter a request is left to vLLM
+    enforce_eager        on a GPU, launch every kernel by itself; False: forwards of few rows are captured as graphs and
+                         replayed
     disable_log_stats    say nothing; else the logger `specdec_engine` gets two lines (INFO) for ten seconds of work
 
     Other arguments of vLLM's `LLM` are honoured, accepted where they are already the default here, or refused with the
@@ -99,6 +101,7 @@ class LLM(VllmMethods):
         fused: bool = True,
         enable_prefix_caching: bool | None = None,
         lora: str | PathLike[str] | None = None,
+        enforce_eager: bool = False,
         **others: Any,
     ) -> None:
         """Load everything and check it."""
@@ -135,6 +138,7 @@ class LLM(VllmMethods):
             fused=fused,
             lora=None if lora is None else fspath(lora),
             prefix_caching=enable_prefix_caching,
+            enforce_eager=enforce_eager,
         )
         self._engine = build_engine(options)
         self.tokenizer = self._engine.target.tokenizer

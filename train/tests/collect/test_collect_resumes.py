@@ -19,6 +19,7 @@ from specdec_train.collect import session as session_module
 from specdec_train.data import writing as writing_module
 
 SHARDS = 4
+WRITES = ("save_file", "hash_of")
 MAIN = "import sys; from specdec_core.cli.main import main; sys.exit(main())"
 
 
@@ -30,6 +31,7 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
     return contents(folder), steps
 
 
+@pytest.mark.slow
 def test_ten_kills_at_random_steps_change_no_byte(
     model: Path, whole: tuple[dict[str, bytes], int], tmp_path: Path
 ) -> None:
@@ -46,7 +48,7 @@ def test_ten_kills_at_random_steps_change_no_byte(
     assert contents(folder) == expected
 
 
-@pytest.mark.parametrize("what", ["save_file", "hash_of", "_write_texts"])
+@pytest.mark.parametrize("what", ["_write_texts", *(pytest.param(w, marks=pytest.mark.slow) for w in WRITES)])
 def test_a_kill_while_a_shard_is_written_changes_no_byte(
     what: str, model: Path, whole: tuple[dict[str, bytes], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,7 +73,7 @@ def examine(record: Record, catalog: Catalog, timeout: float) -> Examination:
     command = [sys.executable, "-m", __name__, json.dumps({**asdict(record), "local": _path_of(record)})]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         try:
-            said, _ = wait(lambda seconds: child.communicate(timeout=seconds), timeout, subprocess.TimeoutExpired)
+            said, _ = wait(lambda t: child.communicate(timeout=t), timeout, subprocess.TimeoutExpired, child.pid)
             otherwise = f"the process ended with code {child.returncode} and no answer"
         except subprocess.TimeoutExpired as error:  # all that came so far, as bytes
             said, otherwise = (

@@ -104,6 +104,7 @@ class DraftBudget:
             return self._cost_cut.trim(requests, draft, self._decoding)
         if self._trims is None or not len(draft.tokens):
             return draft
+        draft = draft.to_host()
         if draft.confidence is None:
             estimates = [np.empty(0, np.float32) for _ in requests]
         else:

@@ -78,8 +78,13 @@ class ProposerRunner:
         vocab_size: int,
         containment: Containment,
         max_rows: int | None = None,
+        *,
+        leaves_ids: bool = False,
     ) -> None:
         """Take the parts of a session; drafted ids are below `vocab_size`.
+
+        With `leaves_ids` the host takes drafts whose ids are on a device (`Draft.on_device`), and reads them with what
+        the step gives; else they are read here.
 
         `max_rows` is how many rows the proposer's own cache holds over all requests, for hosts that size it below what
         all requests may need; None: it holds them all.
@@ -91,6 +96,7 @@ class ProposerRunner:
         self._states: Final[dict[str, _State]] = {}
         self.budget: Final = budget
         self.containment: Final = containment
+        self._leaves_ids: Final = leaves_ids
         self._answers: dict[str, Answers] = {}  # that the proposer was not shown
         self._asked: frozenset[str] = frozenset()  # requests of this step that were to get drafts
         self._proposed: dict[str, int] = {}  # drafts of this step before some were cut, by request
@@ -295,7 +301,7 @@ class ProposerRunner:
                 if not isinstance(draft, Draft):
                     message = f"propose returned {type(draft).__name__}, not a Draft"
                     raise ContractError(message)
-                draft = draft.to_host()
+                draft = draft if self._leaves_ids and draft.on_device else draft.to_host()
             draft.check(max_draft, self._vocab_size, self._traits)
         except Exception as error:
             self.containment.failed("propose", error)

@@ -175,7 +175,7 @@ def _listen(
     done = 0
     while done < len(records):
         try:
-            line = wait(lambda seconds: lines.get(timeout=seconds), limit, queue.Empty)
+            line = wait(lambda seconds: lines.get(timeout=seconds), limit, queue.Empty, child.pid)
         except queue.Empty:
             line, problem = None, f"it did not answer within {limit:g} seconds"
         else:

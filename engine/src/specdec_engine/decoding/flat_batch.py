@@ -121,3 +121,20 @@ def build(pieces: list[Piece], width: int, arena: KVArena, rope: RopeLengths | N
         parts = [rope.of_rows(piece.item)[piece.offset : piece.offset + piece.count] for piece in pieces]
         batch.lengths = np.concatenate([*parts, np.zeros(size - used, np.int64)])
     return batch
+
+
+def places_of_drafts(pieces: Sequence[Piece]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the flat rows of drafts whose ids are on a device, and which drafts of the step they are, [D] each."""
+    rows: list[int] = []
+    drafts: list[int] = []
+    row = 0
+    for piece in pieces:
+        item = piece.item
+        known = len(item.ids) - item.num_draft
+        if item.first_draft >= 0:
+            first = max(known - piece.offset, 0)
+            rows.extend(range(row + first, row + piece.count))
+            start = item.first_draft + piece.offset + first - known
+            drafts.extend(range(start, start + max(piece.count - first, 0)))
+        row += piece.count
+    return np.array(rows, np.int64), np.array(drafts, np.int64)

@@ -80,13 +80,19 @@ class Scheduler:
         if len(draft.tokens):
             ends = np.cumsum(draft.lengths or ()).tolist()
             split = trees.split(draft, self._target.ancestor_bits)
+            ids = np.zeros(ends[-1], np.int32) if draft.on_device else draft.tokens
             for item, tree, length, end in zip(decode, split, draft.lengths or (), ends, strict=True):
                 if length:
                     part = None if draft.part is None else draft.part[end - length : end]
-                    item.add_drafts(draft.tokens[end - length : end], tree, part)
+                    item.add_drafts(ids[end - length : end], tree, part)
         items = self._fit([*decode, *self._chunks()])
         kept = set(items)
-        return items, draft.select([row for row, item in enumerate(decode) if item in kept])
+        draft = draft.select([row for row, item in enumerate(decode) if item in kept])
+        if draft.on_device:
+            at = 0
+            for item in (item for item in decode if item in kept):
+                item.first_draft, at = at, at + item.num_draft
+        return items, draft
 
     def _chunks(self) -> list[ScheduledRows]:
         """Return pieces of known ids that still have to run, within this step's budget."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 from torch import Tensor
 
 from specdec_core.draft import Draft, FinishReason, IntArray
@@ -21,6 +22,7 @@ from specdec_engine.requests.request import Request
 from specdec_engine.requests.rope_lengths import RopeLengths
 from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_engine.requests.stopping import StopRules
+from specdec_nn.device_copies import to_device
 
 
 @dataclass(slots=True)
@@ -69,30 +71,35 @@ class Speculation:
         left = rules.budget(request) - 1
         return left if own is None else min(own, left)
 
-    def answer(self, drawn: Sequence[ScheduledRows], logits: Tensor) -> None:
-        """Note what the target answered at verified rows, whose logits [R, V] are the model's own.
+    def answers(self, logits: Tensor) -> tuple[Tensor, ...]:
+        """Return what the target answered at rows of logits [R, V], the model's own, where they are: ids, logprobs.
 
-        No-op unless the method asks for it.
+        Nothing unless the method asks for it.
         """
         n = self.runner.verified_top_k
-        if not n:
+        return self.top_ids(logits, n) if n else ()
+
+    def answer(self, drawn: Sequence[ScheduledRows], answers: Sequence[npt.NDArray[Any]]) -> None:
+        """Note what the target answered at verified rows, as `answers` gave it; no-op where it gave nothing."""
+        if not answers:
             return
-        ids, logprobs = (part.cpu().numpy() for part in self.top_ids(logits, n))
+        ids, logprobs = answers
         at = 0
         for item in drawn:
             rows = slice(at, at + item.wants)
             tokens = item.ids[len(item.ids) - item.wants :]
-            answers = Answers.of(tokens, item.parents, item.accepted, ids[rows], logprobs[rows])
-            self.runner.answer(item.request, answers)
+            own = Answers.of(tokens, item.parents, item.accepted, ids[rows], logprobs[rows])
+            self.runner.answer(item.request, own)
             at += item.wants
 
     def commit(self, item: ScheduledRows, committed: range | IntArray, out: ForwardOutput, at: int) -> None:
         """Note rows that ran and stay; `at` is the first row of the item in what the forward gave."""
         if not self.runner.wants_rows:
             return
-        rows: slice | torch.Tensor = slice(at, at + len(committed))
-        if not isinstance(committed, range):
-            rows = torch.from_numpy(committed.astype(np.int64) + at)
+        rows: slice | Tensor = slice(at, at + len(committed))
+        some = out.hidden if out.hidden is not None else out.aux
+        if not isinstance(committed, range) and some is not None:
+            rows = to_device(committed.astype(np.int64) + at, some.device)
         hidden = None if out.hidden is None else out.hidden[rows]
         aux = None if out.aux is None else out.aux[rows]
         self.runner.commit(item.request, item.start, len(committed), hidden, aux)

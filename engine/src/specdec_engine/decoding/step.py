@@ -9,10 +9,12 @@ from time import perf_counter
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from specdec_core.draft import Draft, Verdict
 from specdec_core.noise import Noise
 from specdec_engine.decoding.cutting import cut
+from specdec_engine.decoding.one_read import Arrays, read_draws, read_verdict
 from specdec_engine.decoding.scheduler import Scheduler
 from specdec_engine.decoding.speculation import Speculation
 from specdec_engine.decoding.target import ForwardOutput, Target
@@ -23,6 +25,7 @@ from specdec_engine.requests.stopping import StopRules
 from specdec_engine.sampling.draw_rows import DrawRows
 from specdec_engine.sampling.logprobs import HEAD_ROWS, LogprobReader
 from specdec_engine.sampling.sampler import Sampler
+from specdec_nn.device_copies import read
 
 logger = logging.getLogger("specdec_engine")
 
@@ -36,7 +39,7 @@ class Step:
     out      what the target's forward gave
     drawn    the R rows at which a token is drawn
     noise    of these rows
-    logits   [R, V] float32, processed; None where no row is drawn at
+    logits   [R, V] processed, float32 on the CPU; None where no row is drawn at
     draws    [R] int64, the ids drawn; None where the verifier draws
     seconds  by phase
     """
@@ -89,7 +92,7 @@ class Stepper:
         if not step.items:
             return []
         step.lap("propose")
-        step.out = self._target.forward(step.items)
+        step.out = self._target.forward(step.items, step.draft.tokens if step.draft.on_device else None)
         step.lap("forward")
         with torch.inference_mode():
             self._sample(step)
@@ -115,7 +118,10 @@ class Stepper:
             with self._target.lent(running):
                 decode, draft = speculation.propose(running, self._rules, self._target.arena.num_tokens)
             if len(draft.tokens):  # what a request cannot emit need not run
-                draft = cut(draft, [self._sampler.legal(item.request) for item in decode], exact=speculation.exact)
+                legal = [self._sampler.legal(item.request) for item in decode]
+                if draft.on_device and any(rule is not None for rule in legal):
+                    draft = draft.to_host()
+                draft = cut(draft, legal, exact=speculation.exact)
         step.items, step.draft = self._scheduler.plan(decode, draft)
 
     def _sample(self, step: Step) -> None:
@@ -132,20 +138,42 @@ class Stepper:
 
     def _verify(self, step: Step) -> None:
         """Let the verifier compare drafts and draws; rows without drafts emit what was drawn."""
-        if step.logits is None:
+        if step.logits is None or step.out.logits is None:
             return
+        drawn, speculation = step.drawn, self.speculation
+        answers = () if speculation is None else speculation.answers(step.out.logits)
+        if step.logits.device.type == "cpu":
+            verdict, answered = self._verdict(step), read(answers)
+        else:
+            verdict, answered = self._read_verdict(step, answers)
+        drawn.hand_out(drawn.withhold(verdict))
+        if speculation is not None:
+            speculation.answer(drawn.items, answered)
+
+    def _verdict(self, step: Step) -> Verdict:
+        """Return the verdict of a step, which on the CPU is there at once."""
         drawn = step.drawn
+        assert step.logits is not None
         if self.speculation is None or not len(step.draft.tokens):
             assert step.draws is not None
             none, each = np.zeros(len(drawn.items), np.int32), np.arange(len(drawn.items), dtype=np.int32)
-            verdict = Verdict(none, none[:0], step.draws.cpu().numpy().astype(np.int32), each)
-        else:
-            step.draft.lengths = [item.num_draft for item in drawn.items]
-            greedy = np.array([request.sampling_params.greedy for request in drawn.requests], np.bool_)
-            verdict = self.speculation.verifier.verify(step.draft, step.logits, step.noise, step.draws, greedy)
-        drawn.hand_out(drawn.withhold(verdict))
-        if self.speculation is not None and step.out.logits is not None:
-            self.speculation.answer(drawn.items, step.out.logits)
+            return Verdict(none, none[:0], step.draws.cpu().numpy().astype(np.int32), each)
+        step.draft.lengths = [item.num_draft for item in drawn.items]
+        return self.speculation.verifier.verify(step.draft, step.logits, step.noise, step.draws, drawn.greedy)
+
+    def _read_verdict(self, step: Step, answers: Sequence[Tensor]) -> tuple[Verdict, Arrays]:
+        """Return the verdict of a step and the target's answers, by one read if the verifier allows it."""
+        drawn = step.drawn
+        assert step.logits is not None
+        if self.speculation is None or not len(step.draft.tokens):
+            assert step.draws is not None
+            return read_draws(step.draws, drawn, answers)
+        verifier = self.speculation.verifier
+        if not verifier.is_on_device:
+            return self._verdict(step), read(answers)
+        step.draft.lengths = [item.num_draft for item in drawn.items]
+        decided = verifier.verify_on_device(step.draft, step.logits, step.noise, step.draws, drawn.greedy)
+        return read_verdict(decided, step.draft, drawn, answers)
 
     def _commit(self, step: Step) -> None:
         """Append what was emitted, keep the rows of what was accepted, end what is over."""

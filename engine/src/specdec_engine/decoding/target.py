@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -15,16 +17,18 @@ from specdec_core.first_layers import FirstLayers
 from specdec_core.registry.kernels import Kernels
 from specdec_core.sources import TargetInfo
 from specdec_engine.decoding.first_layers import SharedLayers
-from specdec_engine.decoding.flat_batch import FlatBatch, build, split
+from specdec_engine.decoding.flat_batch import FlatBatch, build, places_of_drafts, split
 from specdec_engine.requests.request import Request
 from specdec_engine.requests.rope_lengths import RopeLengths
 from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_nn.cache.arena import KVArena
+from specdec_nn.device_copies import all_to_device
 from specdec_nn.hf.first_layers import first_layers
 from specdec_nn.hf.model import FlatModel
 from specdec_nn.turns import lock_of
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
+Indices = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -186,8 +190,11 @@ class Target:
             if hook is not None:
                 hook.remove()
 
-    def forward(self, items: Sequence[ScheduledRows]) -> ForwardOutput:
-        """Run the rows of all items, whose pages must have been reserved in the arena."""
+    def forward(self, items: Sequence[ScheduledRows], drafts: Tensor | None = None) -> ForwardOutput:
+        """Run the rows of all items, whose pages must have been reserved in the arena.
+
+        `drafts` are the ids of the step's drafts where they are on a device (`ScheduledRows.first_draft`).
+        """
         # (index of the item, offset in it) decides the order of results, whatever forward a piece ran in.
         logits: list[tuple[tuple[int, int], Tensor]] = []
         states: list[tuple[tuple[int, int], Tensor | None, Tensor | None]] = []
@@ -197,7 +204,7 @@ class Target:
             batch = build(pieces, width, self.arena, self.rope_lengths)
             rows += len(batch.ids)
             with self._final_states(items):
-                out = self._run(batch)
+                out = self._run(batch, drafts)
             at, used = 0, 0
             for piece in pieces:
                 key = (piece.index, piece.offset)
@@ -227,19 +234,42 @@ class Target:
             return hidden, None
         return hidden, torch.stack([self.flat.tapped[k][at : at + count] for k in self._aux_layers], dim=1)
 
-    def _run(self, batch: FlatBatch) -> Tensor | None:
+    def _run(self, batch: FlatBatch, drafts: Tensor | None) -> Tensor | None:
         """Run one flat batch; return logits [R, V], or None where no row wanted any."""
-        wanted = len(batch.logits_rows)
-        rows = torch.from_numpy(batch.logits_rows) if wanted else None
-        if rows is not None and self.decode_width is not None and self.flat.keeps_rows:
+        rows = batch.logits_rows
+        wanted = len(rows)
+        if wanted and self.decode_width is not None and self.flat.keeps_rows:
             # In a forward of fixed width the head sees a fixed number of rows as well.
             rows = self._padded(rows, len(batch.ids), batch)
-        ids, positions = torch.from_numpy(batch.ids), torch.from_numpy(batch.positions)
-        lengths = None if batch.lengths is None else torch.from_numpy(batch.lengths)
-        logits = self.flat.run(ids, positions, batch.step, self.arena, rows, lengths)
+        ids, positions, head_rows = inputs(batch, rows, drafts, self.device)
+        lengths = batch.lengths
+        if lengths is None and self.flat.row_tables is not None:
+            lengths = batch.positions + 1
+        logits = self.flat.run(
+            ids,
+            positions,
+            batch.step,
+            self.arena,
+            head_rows if wanted else None,
+            None if lengths is None else torch.from_numpy(lengths),
+        )
+        if self.flat.final is not None:
+            self._final = self.flat.final
         return logits if logits is None or len(logits) == wanted else logits[:wanted]
 
-    def _padded(self, rows: Tensor, size: int, batch: FlatBatch) -> Tensor:
+    def _padded(self, rows: Indices, size: int, batch: FlatBatch) -> Indices:
         """Return row indices padded to a number that the kind of forward fixes: decode W, prompt chunk 1."""
         width = 1 if batch.pieces[0].item.prompt else size
-        return torch.cat([rows, rows.new_zeros(width - len(rows))]) if len(rows) < width else rows
+        return np.concatenate([rows, np.zeros(width - len(rows), np.int64)]) if len(rows) < width else rows
+
+
+def inputs(batch: FlatBatch, rows: Indices, drafts: Tensor | None, device: torch.device) -> list[Tensor]:
+    """Return ids and positions [N] of a batch, and the rows [R] that the head runs on, on the device: one copy to it.
+
+    Ids of drafts that are there already are put in their places.
+    """
+    if drafts is None:
+        return all_to_device((batch.ids, batch.positions, rows), device)
+    places = places_of_drafts(batch.pieces)
+    ids, positions, rows_there, at, which = all_to_device((batch.ids, batch.positions, rows, *places), device)
+    return [ids.index_copy(0, at, drafts.long()[which]), positions, rows_there]

@@ -18,6 +18,7 @@ from specdec_engine.decoding.target import ForwardOutput, Target
 from specdec_engine.requests.page_keys import PageKeys
 from specdec_engine.requests.request import Request
 from specdec_engine.requests.scheduled_rows import ScheduledRows
+from specdec_nn.device_copies import all_to_device, to_device
 
 
 class PrefixCache:
@@ -94,22 +95,23 @@ class PrefixCache:
             slots.append(arena.slots(item.request.segment, item.start, len(committed)))
             rows.append(committed + at)
             at += len(item.ids)
-        to, which = (torch.from_numpy(np.concatenate(part).astype(np.int64)) for part in (slots, rows))
+        to, which = (np.concatenate(part).astype(np.int64) for part in (slots, rows))
         with torch.inference_mode():
             for name, states in (("hidden", out.hidden), ("aux", out.aux)):
                 if states is not None:
                     kept = arena.beside(name, states)
-                    kept.index_copy_(0, to.to(kept.device), states[which.to(states.device)].to(kept.device))
+                    target, source = all_to_device((to, which), states.device)
+                    kept.index_copy_(0, target, states[source])
 
     def rows_of(self, request: Request, start: int, count: int) -> tuple[Tensor | None, Tensor | None]:
         """Return the states (hidden [count, H], aux [count, layers, H]) that were kept of positions from `start` on."""
         if not self._keeps_rows:
             return None, None
         arena = self._target.arena
-        slots = torch.from_numpy(arena.slots(request.segment, start, count, written=False).astype(np.int64))
+        slots = arena.slots(request.segment, start, count, written=False).astype(np.int64)
         hidden, aux = (arena.kept_beside(name) for name in ("hidden", "aux"))
         with torch.inference_mode():
-            return tuple(None if kept is None else kept[slots.to(kept.device)] for kept in (hidden, aux))  # type: ignore[return-value]
+            return tuple(None if kept is None else kept[to_device(slots, kept.device)] for kept in (hidden, aux))  # type: ignore[return-value]
 
     def reset(self) -> None:
         """Forget everything; requests that run keep what they have, and publish nothing more."""

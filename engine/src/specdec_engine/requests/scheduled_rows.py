@@ -30,6 +30,8 @@ class ScheduledRows:
                  The ids are then the newest one and the nodes
     ancestors    [1 + num_draft, words] int64, the bits of `specdec_nn.ops.ancestor_bits.reference` of these ids; None
                  for a chain
+    first_draft  where the drafts begin among those of the step, if their ids are on a device and not known here: until
+                 they are read, zeros stand for them in `ids`. -1: all ids are known
     part         [num_draft] int32, `Draft.part` of these drafts, None where the method is of one piece
     accepted     [a] int32 the accepted drafts, by their index among the drafts, in order of depth
     emitted      [a + 1] int32 the ids emitted; none where no row wanted logits
@@ -48,6 +50,7 @@ class ScheduledRows:
     parents: IntArray | None = None
     ancestors: npt.NDArray[np.int64] | None = None
     part: IntArray | None = None
+    first_draft: int = -1
     accepted: IntArray = field(default_factory=_none)
     emitted: IntArray = field(default_factory=_none)
     logits_rows: IntArray = field(default_factory=_none)
@@ -66,6 +69,12 @@ class ScheduledRows:
         self.wants = 1 + len(drafts)
         if tree is not None:
             self.parents, self.ancestors = tree
+
+    def set_drafts(self, drafts: IntArray) -> None:
+        """Put in the ids of all drafts of the step, now that they are read."""
+        if self.first_draft >= 0 and self.num_draft:
+            self.ids[len(self.ids) - self.num_draft :] = drafts[self.first_draft : self.first_draft + self.num_draft]
+        self.first_draft = -1
 
     @property
     def positions(self) -> IntArray:

@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from specdec_core.draft import IntArray, Verdict
+from specdec_core.draft import BoolArray, IntArray, Verdict
 from specdec_engine.requests.request import Request
 from specdec_engine.requests.scheduled_rows import ScheduledRows
+
+NO_ID = "no id has a probability above 0: the logits of the model, or those that parameters leave, are not finite"
 
 
 @dataclass(slots=True)
@@ -51,6 +53,11 @@ class DrawRows:
         return [item.request for item in self.items]
 
     @property
+    def greedy(self) -> BoolArray:
+        """Whether each request takes the most likely id, [n]."""
+        return np.array([request.sampling_params.greedy for request in self.requests], np.bool_)
+
+    @property
     def starts(self) -> IntArray:
         """The first row of each item, [n]."""
         ends: IntArray = np.cumsum(self.counts, dtype=np.int32)
@@ -60,11 +67,12 @@ class DrawRows:
         """Repeat one value an item for each of its rows, [R]."""
         return np.repeat(values, self.counts)
 
-    def settle(self) -> None:
-        """Read which rows the model gave no distribution, and add them to `dead`."""
+    def settle(self, finite: BoolArray | None = None) -> None:
+        """Add the rows that the model gave no distribution to `dead`; `finite` is what was read, None: read it."""
         if self.finite is None:
             return
-        for row in np.flatnonzero(~self.finite.cpu().numpy()).tolist():
+        finite = self.finite.cpu().numpy() if finite is None else finite
+        for row in np.flatnonzero(~finite).tolist():
             place = int(self.positions[row])
             self.dead[row] = f"the model's logits are not finite (NaN, +inf, or all -inf) after position {place}"
         self.finite = None
@@ -77,7 +85,7 @@ class DrawRows:
         """
         self.settle()
         for row in verdict.logits_row[verdict.emitted < 0].tolist():  # what a race without a candidate gives
-            self.dead.setdefault(row, "no id has a probability above 0")
+            self.dead.setdefault(row, NO_ID)
         if not self.dead:
             return verdict
         lengths = verdict.accepted.copy()

@@ -7,6 +7,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from specdec_nn.device_copies import to_device
+
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
@@ -60,4 +62,4 @@ class Edits:
 
 
 def _joined(parts: tuple[Ids | Floats, ...] | list[Ids], like: Tensor) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts)).to(like.device)
+    return to_device(np.concatenate(parts), like.device)

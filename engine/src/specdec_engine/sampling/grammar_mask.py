@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_engine.sampling.grammar_state import GrammarState
+from specdec_nn.device_copies import to_device
 
 Bound = tuple[int, ScheduledRows, GrammarState]  # the first row, the rows and the grammar of a request that has one
 
@@ -22,11 +23,11 @@ def forbid(logits: Tensor, bound: Sequence[Bound]) -> Tensor:
     if not bound:
         return logits
     index = np.concatenate([np.arange(first, first + item.wants) for first, item, _ in bound])
-    forbidden = torch.from_numpy(_forbidden(bound, logits.shape[1])).to(logits.device)
+    forbidden = to_device(_forbidden(bound, logits.shape[1]), logits.device)
     logits = logits.clone()
     if len(index) == len(logits):
         return logits.masked_fill_(forbidden, -torch.inf)
-    at = torch.from_numpy(index).to(logits.device)
+    at = to_device(index, logits.device)
     logits[at] = logits[at].masked_fill_(forbidden, -torch.inf)
     return logits
 

@@ -32,8 +32,13 @@ class Sampler:
     It keeps what sampling remembers of each request, from `start` to `finish`.
     """
 
-    def __init__(self, draw: Draw, truncate: Truncate) -> None:
-        """Take the kernels `draw` and `truncate`."""
+    def __init__(self, draw: Draw, truncate: Truncate, *, looks: bool = True) -> None:
+        """Take the kernels `draw` and `truncate`.
+
+        With `looks`, rows without a distribution are found before anything is drawn. Without it whoever draws gives -1
+        there, as `draw` does and verifiers on a device: that spares them a pass over the logits, and a read.
+        """
+        self._looks = looks
         self._draw = draw
         self._truncate = truncate
         self._states: dict[str, SamplingState] = {}
@@ -80,10 +85,13 @@ class Sampler:
 
         Every row is processed as if it were the next one of its own prefix: prompt, output, and the drafts on its
         path. Greedy rows are neither scaled nor truncated. Rows without a distribution are noted in `rows`, and get a
-        flat one, so that what is drawn or verified at them is harmless.
+        flat one, so that what is drawn or verified at them is harmless; unless this sampler does not look for them,
+        which then leaves logits that nothing is done to in the dtype that they have.
         """
-        logits = logits.float()
-        finite = _finite(logits, rows)
+        finite = None
+        if self._looks:
+            logits = logits.float()
+            finite = _finite(logits, rows)
         shaping = self._shaping(rows)
         if shaping:
             logits = self._shaped(logits, rows, shaping)
@@ -112,10 +120,9 @@ class Sampler:
 
     def draw(self, processed: Tensor, noise: Noise, rows: DrawRows) -> Tensor:
         """Return the drawn ids [R] int64."""
-        greedy = np.array([request.sampling_params.greedy for request in rows.requests], np.bool_)
-        if rows.best is not None and greedy.all():
+        if rows.best is not None and rows.greedy.all():
             return torch.from_numpy(rows.best)
-        return self._draw(processed, noise, rows.spread(greedy))
+        return self._draw(processed, noise, rows.spread(rows.greedy))
 
 
 def _truncation(rows: DrawRows) -> Truncation | None:

@@ -75,6 +75,10 @@ _HONOURED: Final[dict[str, Argument]] = {
         "more than this leaves. On a CPU it has no effect"
     ),
     "enable_prefix_caching": Honoured("on unless it is False; see [engine.md](engine.md#prefix-reuse)"),
+    "enforce_eager": Honoured(
+        "on a GPU, every kernel is launched by itself; left out: forwards of few rows are captured as graphs. No "
+        "effect on a CPU"
+    ),
     "disable_log_stats": Honoured("no lines in the log while it works (off here; in vLLM's `LLM` it is on)"),
     "logprobs_mode": Honoured("what `logprobs` gives"),
     "speculative_config": Honoured("the same keys, see [configuration.md](configuration.md)"),
@@ -84,8 +88,8 @@ _HONOURED: Final[dict[str, Argument]] = {
 }
 
 _EAGER: Final = _no_effect(
-    "nothing is compiled or captured as a graph: every forward runs eagerly, with kernels chosen by device",
-    "enforce_eager compilation_config cudagraph_capture_sizes max_cudagraph_capture_size optimization_level "
+    "nothing is compiled, kernels are chosen by device, and what is captured as a graph follows from `enforce_eager`",
+    "compilation_config cudagraph_capture_sizes max_cudagraph_capture_size optimization_level "
     "performance_mode kernel_config ir_op_priority enable_flashinfer_autotune jit_monitor_mode jit_monitor_verbose "
     "disable_cascade_attn gdn_prefill_backend kda_prefill_backend kda_decode_backend moe_backend linear_backend "
     "sparse_indexer_topk_backend use_tqdm_on_load max_parallel_loading_workers safetensors_load_strategy "

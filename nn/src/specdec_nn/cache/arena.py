@@ -28,6 +28,7 @@ from specdec_nn.cache.states import StatePool, StateStep
 from specdec_nn.ops.compact.reference import compact_reference
 
 PAGE_SIZE = 32
+Capture = Callable[[Callable[[], None]], Callable[[], None]]  # see `specdec_nn.graphs`
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class KVArena:
         self.device = device
         self._compact = compact
         self.states = states
+        self.capture: Capture | None = None  # how forwards that write here are captured as graphs; None: they are not
         self._free = list(range(self.num_pages - 1, -1, -1))
         self._holders = [0] * self.num_pages  # segments that hold a page
         self._keys: dict[int, bytes] = {}  # of published pages

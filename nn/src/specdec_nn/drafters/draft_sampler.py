@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from specdec_core.draft import BatchView, Draft, IntArray
 from specdec_core.noise import GREEDY_BELOW, Noise, Purpose
+from specdec_nn.device_copies import all_to_device, to_device
+from specdec_nn.drafters.device_drafts import flat_chains
 from specdec_nn.ops.race.reference import exponential_reference
 
 if TYPE_CHECKING:
@@ -108,8 +110,7 @@ class Picks:
         law_rows = np.full(len(active), -1, np.int32)
         drawn = np.flatnonzero(self._temperatures[active] >= GREEDY_BELOW)
         if self._sampler.mode != "greedy" and len(drawn):
-            some = torch.from_numpy(drawn).to(logits.device)
-            temperatures = torch.from_numpy(self._temperatures[active[drawn]]).to(logits.device)
+            some, temperatures = all_to_device((drawn, self._temperatures[active[drawn]]), logits.device)
             law = torch.softmax(logits[some].float() / temperatures[:, None], dim=-1)
             ids[some] = self._race(law, active[drawn], depth)
             if self._sampler.mode == "probabilistic":
@@ -135,24 +136,30 @@ class Picks:
         back[targets] = torch.arange(law.shape[1], device=law.device)
         return back[drawn]
 
-    def children(self, logits: Tensor, nodes: int, width: int, depth: int) -> tuple[Tensor, IntArray]:
+    def children(self, logits: Tensor, nodes: int, width: int, depth: int) -> tuple[Tensor, Any]:
         """Pick `width` different tokens for each of `nodes` tree nodes of every request, all at one depth.
 
         logits [A * nodes, V_d], those of a request one after the other. Returns target ids and rows of laws, each
-        [A, nodes, width]. Drawn children come first, in drawn order and without replacement, with the row of their
-        node's law; the others by descending logit, with -1 as point masses.
+        [A, nodes, width]; the rows are an array, or on another device than the CPU a tensor. Drawn children come first,
+        in drawn order and without replacement, with the row of their node's law; the others by descending logit, with
+        -1 as point masses.
         """
         requests = len(self._drafts.index)
         ids = largest(logits, width)[1]
-        law_rows = np.full((requests * nodes, width), -1, np.int32)
+        law_rows: Any = np.full((requests * nodes, width), -1, np.int32)
+        if logits.device.type != "cpu":
+            law_rows = torch.full((requests * nodes, width), -1, dtype=torch.int32, device=logits.device)
         drawn = np.flatnonzero(np.repeat(self._temperatures >= GREEDY_BELOW, nodes))
         if self._sampler.mode != "greedy" and len(drawn):
-            some = torch.from_numpy(drawn).to(logits.device)
-            temperatures = torch.from_numpy(self._temperatures[drawn // nodes]).to(logits.device)
+            some, temperatures = all_to_device((drawn, self._temperatures[drawn // nodes]), logits.device)
             law = torch.softmax(logits[some].float() / temperatures[:, None], dim=-1)
             ids[some] = self._without_replacement(law, logits[some], drawn // nodes, depth, width)
             possible = law.gather(1, ids[some]) > 0
-            law_rows[drawn] = np.where(possible.cpu().numpy(), self._add_laws(law)[:, None], -1)
+            kept = self._add_laws(law)[:, None]
+            if logits.device.type == "cpu":
+                law_rows[drawn] = np.where(possible.numpy(), kept, -1)
+            else:
+                law_rows[some] = torch.where(possible, to_device(kept, logits.device), -1)
         tokens = ids if self._d2t is None else ids + self._d2t[ids]
         return tokens.view(requests, nodes, width), law_rows.reshape(requests, nodes, width)
 
@@ -180,21 +187,34 @@ class Picks:
         return np.arange(before, before + len(law), dtype=np.int32)
 
     def draft(self) -> Draft:
-        """Return the chains."""
+        """Return the chains; on another device than the CPU their ids stay there (`Draft.on_device`)."""
         chains = len(self._drafts.index)
+        if self._columns and self._columns[0][1].device.type != "cpu":
+            tokens_there, lengths, laws = flat_chains(chains, self._columns, self._law_rows)
+            return self._with_laws(lengths, tokens_there, None, laws)
         tokens = np.full((chains, len(self._columns)), -1, np.int32)
         q_row = np.full_like(tokens, -1)
         for depth, ((active, ids), rows) in enumerate(zip(self._columns, self._law_rows, strict=True)):
-            tokens[active, depth] = ids.cpu().numpy()
+            tokens[active, depth] = ids.numpy()
             q_row[active, depth] = rows
         taken = tokens >= 0
         return self._with_laws(taken.sum(axis=1), tokens[taken], None, q_row[taken])
 
-    def tree(self, lengths: IntArray, tokens: IntArray, parents: IntArray, q_row: IntArray) -> Draft:
-        """Return trees whose nodes the caller has laid out flat, request after request."""
-        return self._with_laws(lengths, tokens, parents, q_row)
+    def tree(self, lengths: IntArray, tokens: Tensor, parents: IntArray, q_row: Any) -> Draft:
+        """Return trees of `lengths` [A] nodes.
 
-    def _with_laws(self, lengths: IntArray, tokens: IntArray, parents: IntArray | None, q_row: IntArray) -> Draft:
+        tokens, q_row  [A, n] ids and rows of laws of as many nodes as the largest tree has, in order; the rows as
+                       `children` returns them
+        parents        [n] of these nodes
+        """
+        taken = np.arange(len(parents))[None, :] < lengths[:, None]
+        above: IntArray = np.broadcast_to(parents.astype(np.int32), taken.shape)[taken]
+        if tokens.device.type == "cpu":
+            return self._with_laws(lengths, tokens.numpy().astype(np.int32)[taken], above, q_row[taken])
+        places = to_device(np.flatnonzero(taken), tokens.device)
+        return self._with_laws(lengths, tokens.flatten()[places].int(), above, q_row.flatten()[places])
+
+    def _with_laws(self, lengths: IntArray, tokens: Any, parents: IntArray | None, q_row: Any) -> Draft:
         q = torch.cat(self._laws) if self._laws else None
         return Draft(
             lengths=lengths.tolist(),

@@ -21,7 +21,9 @@ from specdec_core.draft import BatchView, Draft, FinishReason, IntArray, Request
 from specdec_core.errors import ContractError
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.device_copies import all_to_device, to_device
 from specdec_nn.drafters.draft_sampler import DraftSampler
+from specdec_nn.drafters.replayed_head import replayed
 from specdec_nn.ops.attention.reference import AttentionStep
 
 Indices = npt.NDArray[np.int64]
@@ -84,7 +86,7 @@ class FeatureDrafter(Generic[Head]):
 
     def __init__(self, head: Head, cache: DraftCache, plan: Callable[[Round, Head, DraftCache], Draft]) -> None:
         """Take the head, the cache that its layers write to, and what makes drafts."""
-        self._head = head
+        self._head = replayed(head, cache.arena)
         self._cache = cache
         self._plan = plan
 
@@ -118,13 +120,13 @@ class FeatureDrafter(Generic[Head]):
             wanting = np.flatnonzero((counts > 0) & (batch.max_draft > 0))
             if not len(wanting):
                 return Draft.empty(len(batch))
-            last = torch.from_numpy(np.cumsum(counts)[wanting] - 1)
+            last = np.cumsum(counts)[wanting] - 1
             drafts = Round(
                 index=wanting,
                 names=[batch.request(i).id for i in wanting.tolist()],
                 limits=batch.max_draft[wanting],
                 positions=batch.run_len[wanting],
-                states=states[last.to(states.device)],
+                states=states[to_device(last, states.device)],
                 batch=batch,
             )
             draft = self._plan(drafts, self._head, self._cache)
@@ -137,8 +139,8 @@ class FeatureDrafter(Generic[Head]):
         self._cache.rewind(names)
         features = self._head.features(rows)
         step = self._cache.append(names, counts[here].tolist(), counts[here].tolist())
-        tokens = torch.from_numpy(rows.tokens.astype(np.int64)).to(features.device)
-        positions = torch.from_numpy(rows.positions.astype(np.int64)).to(features.device)
+        ids = (rows.tokens.astype(np.int64), rows.positions.astype(np.int64))
+        tokens, positions = all_to_device(ids, features.device)
         return self._head.forward(tokens, features, positions, self._cache.arena, step, 0)
 
 
@@ -166,10 +168,10 @@ class ChainPlan:
             going = np.flatnonzero(drafts.limits[active] > depth + 1)
             if not len(going):
                 break
-            chosen = torch.from_numpy(going).to(states.device)
             active = active[going]
             names = [drafts.names[i] for i in active.tolist()]
-            positions = torch.from_numpy((drafts.positions[active] + depth).astype(np.int64)).to(states.device)
+            places = (drafts.positions[active] + depth).astype(np.int64)
+            chosen, positions = all_to_device((going, places), states.device)
             step = cache.append(names, [1] * len(active))
             features = head.feedback(states[chosen])
             states = head.forward(tokens[chosen], features, positions, cache.arena, step, depth)

@@ -22,6 +22,7 @@ from torch import Tensor
 from specdec_core.draft import BatchView, Draft, FinishReason, IntArray, RequestView
 from specdec_core.errors import ContractError
 from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.device_copies import to_device
 from specdec_nn.drafters.draft_sampler import DraftSampler, Picks
 from specdec_nn.drafters.hidden_state import FeatureHead, Indices, Round, spread
 
@@ -231,4 +232,4 @@ class _Turn:
 
 
 def _on(device: torch.device, array: Indices) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+    return to_device(np.ascontiguousarray(array), device)

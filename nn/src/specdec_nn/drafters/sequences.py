@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from specdec_core.draft import Draft, IntArray
 from specdec_core.token_tree import TokenTree
+from specdec_nn.device_copies import to_device
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import Round
 from specdec_nn.drafters.tree_walk import Level, newest_ids, walk
@@ -53,7 +53,7 @@ class SequencePlan:
             states = self._network.step(depth, states, tokens)
             tokens = picks.pick(self._network.logits(depth, states), active, depth)
             going = np.flatnonzero(drafts.limits[active] > depth + 1)
-            chosen = torch.from_numpy(going).to(states.device)
+            chosen = to_device(going, states.device)
             active, states, tokens = active[going], states[chosen], tokens[chosen]
         return picks.draft()
 

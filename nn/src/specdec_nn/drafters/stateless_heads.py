@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specdec_core.draft import BatchView, Draft, FinishReason, RequestView, Rows
 from specdec_core.errors import ContractError
+from specdec_nn.device_copies import to_device
 from specdec_nn.drafters.head_parts import final_states
 from specdec_nn.drafters.hidden_state import Round, spread
 
@@ -49,7 +50,7 @@ class LastRowDrafter:
         wanting = np.flatnonzero((counts > 0) & (batch.max_draft > 0))
         if not len(wanting):
             return Draft.empty(len(batch))
-        last = torch.from_numpy(np.cumsum(counts)[wanting] - 1)
+        last = np.cumsum(counts)[wanting] - 1
         with torch.inference_mode():
             states = self._states(rows)
             draft = self._plan(
@@ -58,7 +59,7 @@ class LastRowDrafter:
                     names=[batch.request(i).id for i in wanting.tolist()],
                     limits=batch.max_draft[wanting],
                     positions=batch.run_len[wanting],
-                    states=states[last.to(states.device)],
+                    states=states[to_device(last, states.device)],
                     batch=batch,
                 )
             )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from specdec_core.draft import Draft
 from specdec_core.token_tree import TokenTree
+from specdec_nn.device_copies import columns_of, side_by_side, to_device
 from specdec_nn.drafters.draft_sampler import Picks
 from specdec_nn.drafters.hidden_state import Round
 
@@ -38,7 +39,7 @@ LevelLogits = Callable[[Level], Tensor]
 def newest_ids(drafts: Round) -> Tensor:
     """Return the newest id of each request, [A] int64."""
     ids = [int(drafts.batch.request(i).tokens[-1]) for i in drafts.index.tolist()]
-    return torch.tensor(ids, dtype=torch.int64, device=drafts.states.device)
+    return to_device(np.array(ids, np.int64), drafts.states.device)
 
 
 def walk(tree: TokenTree, drafts: Round, picks: Picks, logits: LevelLogits) -> Draft:
@@ -46,22 +47,18 @@ def walk(tree: TokenTree, drafts: Round, picks: Picks, logits: LevelLogits) -> D
 
     Drawn children of a node come from one distribution without replacement, in the order of their ranks.
     """
-    requests, device = len(drafts.names), drafts.states.device
     size = min(len(tree), int(drafts.limits.max()))
-    tokens = torch.zeros((requests, len(tree)), dtype=torch.int64, device=device)
-    q_row = np.full((requests, len(tree)), -1, np.int32)
+    columns: list[tuple[Tensor, Any]] = []  # ids and rows of laws of the nodes in their order, level by level
     level = Level(0, (-1,), [0], newest_ids(drafts)[:, None])
     while level.nodes:
         width = max(len(tree.children[node]) for node in level.nodes)
         ids, rows = picks.children(logits(level), len(level.nodes), width, level.depth)
-        for at, node in enumerate(level.nodes):
-            children = list(tree.children[node])
-            tokens[:, children] = ids[:, at, : len(children)]
-            q_row[:, children] = rows[:, at, : len(children)]
+        made = [child for node in level.nodes for child in tree.children[node]]
+        places = [at * width + rank for at, node in enumerate(level.nodes) for rank in range(len(tree.children[node]))]
+        ids = columns_of(ids.flatten(1), places)
+        columns.append((ids, columns_of(rows.reshape(len(rows), -1), places)))
         below = tuple(node for node in tree.level(level.depth + 1) if tree.children[node][0] < size)
         parents = [level.nodes.index(tree.parents[node]) for node in below]
-        level = Level(level.depth + 1, below, parents, tokens[:, list(below)])
-    lengths = np.minimum(drafts.limits, len(tree))
-    taken = np.arange(len(tree))[None, :] < lengths[:, None]
-    above = np.broadcast_to(np.array(tree.parents, np.int32), taken.shape)
-    return picks.tree(lengths, tokens.cpu().numpy().astype(np.int32)[taken], above[taken], q_row[taken])
+        level = Level(level.depth + 1, below, parents, columns_of(ids, [node - made[0] for node in below]))
+    tokens, q_row = (side_by_side(part)[:, :size] for part in zip(*columns, strict=True))
+    return picks.tree(np.minimum(drafts.limits, size), tokens, np.array(tree.parents[:size], np.int32), q_row)

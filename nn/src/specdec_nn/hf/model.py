@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from specdec_core.errors import TargetError
 from specdec_core.registry.kernels import Kernels
-from specdec_nn.cache.arena import KVArena
+from specdec_nn.cache.arena import Capture, KVArena
 from specdec_nn.cache.states import StatePool
+from specdec_nn.graphs import Replayed
 from specdec_nn.hf.binding import Binding
 from specdec_nn.hf.mixers import OPS
 from specdec_nn.hf.row_tables import RowTables
@@ -76,6 +77,9 @@ class FlatModel:
         self.row_tables = RowTables.of(model)
         self.fused: LayersInOnePass | None = None  # set by `specdec_nn.fused.trial.fuse`
         self.unfused: str | None = "the fused pass was not asked for"  # why `fused` is None
+        self.capture: Capture | None = None  # how forwards of drafters are captured, `graphs` those of the model
+        self.graphs: Replayed | None = None  # both are set by who wants them
+        self.final: Tensor | None = None  # final states [N, H] of the last forward, if that was one of those
         self._taps: tuple[int, ...] = ()
         self._tapped_modules: list[nn.Module] = []
         self.tapped: dict[int, Tensor] = {}
@@ -119,7 +123,9 @@ class FlatModel:
 
     def new_rows(self, num_tokens: int) -> KVArena:
         """Return an empty KV arena without states, for a drafter that has layers of its own."""
-        return KVArena(num_tokens, self.device, compact=self._compact)
+        arena = KVArena(num_tokens, self.device, compact=self._compact)
+        arena.capture = self.capture
+        return arena
 
     def run(
         self,
@@ -136,6 +142,53 @@ class FlatModel:
         `lengths` [N] int64 are those of the texts that rows are turned for, where `row_tables` is there to read them.
         The residual stream at the layers that `tap` named is in `tapped` afterwards.
         """
+        self.final = None
+        if self.graphs is not None and rows is not None and self.row_tables is None:
+            logits = self._replayed(ids, positions, step, arena, rows)
+            if logits is not None:
+                return logits
+        return self._forward(ids, positions, step, arena, rows, lengths)
+
+    def _replayed(
+        self, ids: Tensor, positions: Tensor, step: AttentionStep, arena: KVArena, rows: Tensor
+    ) -> Tensor | None:
+        """Return logits [R, V] of a forward that was captured as a graph; None where it cannot be."""
+        assert self.graphs is not None
+        given = [part.to(self.device) for part in (ids, positions, rows)]
+        outputs = self.graphs.run(step, arena, given)
+        if outputs is None:
+            return None
+        logits, final, *taps = outputs
+        self.final = final[: len(ids)]
+        self.tapped = {k: state[: len(ids)] for k, state in zip(self._taps, taps, strict=True)}
+        return logits[: len(rows)]
+
+    def work(self, step: AttentionStep, arena: KVArena, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return logits, final states and taps, [N, ..] each, of ids, positions and rows [N]: work for `graphs`."""
+        ids, positions, rows = given
+        kept: list[Tensor] = []
+
+        def keep(module: nn.Module, args: Any, output: Any) -> None:
+            kept.append(output[0][0] if isinstance(output, tuple) else output.last_hidden_state[0])
+
+        hook = self.decoder.register_forward_hook(keep)
+        try:
+            logits = self._forward(ids, positions, step, arena, rows, None)
+        finally:
+            hook.remove()
+        assert logits is not None
+        return logits, kept[-1], *(self.tapped[k] for k in self._taps)
+
+    def _forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        step: AttentionStep,
+        arena: KVArena,
+        rows: Tensor | None,
+        lengths: Tensor | None,
+    ) -> Tensor | None:
+        """Run rows through the modules, or through the layers in one pass where these serve."""
         inputs: dict[str, Any] = {
             "input_ids": ids.to(self.device).unsqueeze(0),
             "position_ids": positions.to(self.device).unsqueeze(0),
@@ -194,6 +247,8 @@ class FlatModel:
                 message = f"aux layer {k} is outside 0..{len(modules)}, the layers of {type(self.model).__name__}"
                 raise TargetError(message)
         self._taps, self._tapped_modules, self.tapped = tuple(layers), modules, {}
+        if self.graphs is not None:
+            self.graphs.clear()
 
     @contextmanager
     def _hooked(self) -> Iterator[None]:

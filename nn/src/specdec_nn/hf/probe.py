@@ -123,7 +123,7 @@ def _ragged(flat: FlatModel, texts: Sequence[Tensor], arena: KVArena) -> tuple[l
             if out is not None:
                 logits.append(out.float())
     right_rows = [row for row, place in enumerate(order) if place is not None]
-    index = torch.tensor(sorted(right_rows, key=lambda row: order[row] or (0, 0)), device=flat.device)
+    index = torch.tensor(sorted(right_rows, key=lambda row: order[row] or (0, 0))).to(flat.device)
     _check_calls(flat)
     called = flat.binding.called()
     outputs = [torch.cat(rows)[index] for module, rows in zip(candidates, collected, strict=True) if module in called]

@@ -79,12 +79,12 @@ class RowTables:
     ) -> tuple[Tensor, Tensor]:
         """Return cosines and sines [1, N, width] of rows at positions [..., N], each group by its own table."""
         kept = module.inv_freq
-        order = torch.cat([rows for _, rows in groups]).argsort().to(position_ids.device)
+        order = torch.cat([rows for _, rows in groups]).argsort().to(position_ids.device, non_blocking=True)
         try:
             parts = []
             for key, rows in groups:
                 module.inv_freq = self._frequencies(module, key)
-                parts.append(plain(module, x, position_ids[..., rows.to(position_ids.device)]))
+                parts.append(plain(module, x, position_ids[..., rows.to(position_ids.device, non_blocking=True)]))
         finally:
             module.inv_freq = kept
         cos, sin = (torch.cat(both, dim=-2)[..., order, :] for both in zip(*parts, strict=True))
@@ -96,13 +96,13 @@ class RowTables:
 
         device = module.inv_freq.device
         if key == 0:
-            return module.original_inv_freq.to(device)  # type: ignore[no-any-return]
+            return module.original_inv_freq.to(device, non_blocking=True)  # type: ignore[no-any-return]
         if self.kind == "longrope":
             if id(module) not in self._long:
                 self._long[id(module)] = ROPE_INIT_FUNCTIONS["longrope"](module.config, device, self.switch + 1)[0]
             return self._long[id(module)]
         # A tensor, as transformers has it: Python's numbers would be rounded elsewhere.
-        length = torch.tensor(key, device=device)
+        length = torch.full((), key, device=device)
         return ROPE_INIT_FUNCTIONS["dynamic"](module.config, device, length)[0]  # type: ignore[no-any-return]
 
 

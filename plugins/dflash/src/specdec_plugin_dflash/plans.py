@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from specdec_core.draft import Draft, IntArray
 from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.device_copies import all_to_device, read, to_device
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import FeatureHead, Round
 from specdec_plugin_dflash import choosers
@@ -36,7 +36,7 @@ class Places:
     def at(self, depth: int) -> tuple[Tensor, Indices]:
         """Return the rows at a depth that is drafted, as indices on the device, and their requests."""
         rows = np.flatnonzero((self.depth == depth) & (depth < self.limits[self.owner]))
-        return torch.from_numpy(rows).to(self.states.device), self.owner[rows]
+        return to_device(rows, self.states.device), self.owner[rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,13 +86,12 @@ class BlockPlan:
         tokens = np.where(offset == 0, newest[owner], shape.mask)
         device = drafts.states.device
         step = cache.append(drafts.names, counts.tolist(), mutual=True)
-        ids = torch.from_numpy(tokens).to(device)
-        positions = torch.from_numpy(drafts.positions[owner] + offset).to(device)
-        states = self._head.run(ids, positions, torch.from_numpy(offset).to(device), cache.arena, step)
+        rows_in = (tokens, drafts.positions[owner] + offset, offset)
+        states = self._head.run(*all_to_device(rows_in, device), cache.arena, step)
         place = offset - shape.first
         end = of_blocks if whole else drafts.limits
         rows = np.flatnonzero((place >= 0) & (place < end[owner]))
-        return Places(states[torch.from_numpy(rows).to(device)], owner[rows], place[rows], drafts.limits)
+        return Places(states[to_device(rows, device)], owner[rows], place[rows], drafts.limits)
 
 
 class MarkovPlan(BlockPlan):
@@ -118,11 +117,11 @@ class MarkovPlan(BlockPlan):
         base = self._head.logits(places.states)
         candidates = self._markov.candidates(base)
         picks = self._sampler.begin(drafts, self._head.d2t)
-        tokens = torch.from_numpy(newest).to(base.device)
+        tokens = to_device(newest, base.device)
         sure: list[tuple[Indices, Tensor]] = []  # of each depth: the chains, and their confidence
         for depth in range(int(drafts.limits.max())):
             rows, active = places.at(depth)
-            chains = torch.from_numpy(active).to(base.device)
+            chains = to_device(active, base.device)
             before = self._markov.before(tokens[chains])
             among = None if candidates is None else candidates[rows]
             picked = picks.pick(self._markov.logits(base[rows], before, among), active, depth)
@@ -138,8 +137,8 @@ class MarkovPlan(BlockPlan):
         A place's confidence depends on the drafts before it alone, so where a drawn chain ends, its laws stay right.
         """
         confidence = np.full((len(draft.lengths or ()), len(of_depths)), np.nan, np.float32)
-        for depth, (active, values) in enumerate(of_depths):
-            confidence[active, depth] = values.cpu().numpy()
+        for depth, ((active, _), values) in enumerate(zip(of_depths, read([v for _, v in of_depths]), strict=True)):
+            confidence[active, depth] = values
         drafted = ~np.isnan(confidence)
         draft.confidence = np.cumprod(confidence, axis=1, dtype=np.float32)[drafted]  # of a place and all before it
         if self._threshold is None:
@@ -162,11 +161,11 @@ class WalkPlan(BlockPlan):
         places = self._places(drafts, newest, cache, whole=self._chooser.whole)
         base = self._head.logits(places.states)
         picks = self._sampler.begin(drafts, self._head.d2t)
-        ids = torch.from_numpy(newest).to(base.device)
+        ids = to_device(newest, base.device)
         walk = self._chooser.begin(choosers.Places(places.states, base, ids, drafts.states))
         for depth in range(int(drafts.limits.max())):
             rows, active = places.at(depth)
-            chains = torch.from_numpy(active).to(base.device)
+            chains = to_device(active, base.device)
             walk.take(chains, picks.pick(walk.logits(rows, chains, depth), active, depth))
         return picks.draft()
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specdec_core.draft import Draft, IntArray
 from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.device_copies import read, to_device
 from specdec_nn.drafters.hidden_state import FeatureHead, Round
 from specdec_plugin_eagle.static_tree import DraftRows
 
@@ -27,7 +28,7 @@ class DynamicTreePlan:
     def __call__(self, drafts: Round, head: FeatureHead, cache: DraftCache) -> Draft:
         """Return for each request the `limits` best nodes."""
         requests, device = len(drafts.names), drafts.states.device
-        starts = torch.from_numpy(drafts.positions.astype(np.int64)).to(device)
+        starts = to_device(drafts.positions.astype(np.int64), device)
         states = drafts.states[:, None]
         zero = torch.zeros(requests, dtype=torch.float32, device=device)
         tokens, scores = self._children(head, states, zero[:, None])
@@ -53,12 +54,8 @@ class DynamicTreePlan:
             tokens, parents = children.gather(1, best), best // width
             chosen = best.cpu().numpy()
             frontier, rows = offset + chosen, depth * k + chosen // width
-        return _best(
-            torch.cat(all_tokens, 1).cpu().numpy(),
-            torch.cat(all_scores, 1).cpu().numpy(),
-            np.concatenate(all_parents, 1),
-            drafts.limits,
-        )
+        ids, likely = read((torch.cat(all_tokens, 1), torch.cat(all_scores, 1)))
+        return _best(ids, likely, np.concatenate(all_parents, 1), drafts.limits)
 
     def _children(self, head: FeatureHead, states: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Return target ids and cumulative scores [A, n * top_k] of the children of states [A, n, H]."""

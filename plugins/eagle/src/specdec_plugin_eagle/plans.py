@@ -10,6 +10,7 @@ from specdec_core.context import ProposerBuild
 from specdec_core.draft import Draft
 from specdec_core.token_tree import TokenTree
 from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.device_copies import to_device
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import ChainPlan, FeatureHead, Plan, Round
 from specdec_plugin_eagle.dynamic_tree import DynamicTreePlan
@@ -55,12 +56,12 @@ class ParallelPlan:
         offsets = np.concatenate([np.arange(count) for count in counts.tolist()])
         owner = np.repeat(masked, counts)
         device = drafts.states.device
-        positions = torch.from_numpy(drafts.positions[owner].astype(np.int64) + offsets).to(device)
+        positions = to_device(drafts.positions[owner].astype(np.int64) + offsets, device)
         step = cache.append([drafts.names[i] for i in masked.tolist()], counts.tolist())
         tokens = torch.full((len(owner),), self._token, dtype=torch.int64, device=device)
         features = self._features.expand(len(owner), -1)
         logits = head.logits(head.forward(tokens, features, positions, cache.arena, step, 0))
         for depth in range(1, int(drafts.limits.max())):
             rows = np.flatnonzero(offsets == depth - 1)
-            picks.pick(logits[torch.from_numpy(rows).to(device)], owner[rows], depth)
+            picks.pick(logits[to_device(rows, device)], owner[rows], depth)
         return picks.draft()

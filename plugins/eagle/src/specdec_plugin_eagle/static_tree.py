@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from specdec_core.draft import Draft
 from specdec_core.token_tree import TokenTree
 from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.device_copies import to_device
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import FeatureHead, Round
 from specdec_nn.drafters.tree_walk import Level, walk
@@ -31,7 +31,7 @@ class StaticTreePlan:
     def __call__(self, drafts: Round, head: FeatureHead, cache: DraftCache) -> Draft:
         """Return the tree for each request, cut to the first nodes where the limit is smaller."""
         requests, device = len(drafts.names), drafts.states.device
-        starts = torch.from_numpy(drafts.positions.astype(np.int64)).to(device)
+        starts = to_device(drafts.positions.astype(np.int64), device)
         states, place = drafts.states[:, None], {-1: -1}  # of nodes: their rows of this round
 
         def logits(level: Level) -> Tensor:
@@ -39,7 +39,7 @@ class StaticTreePlan:
             if level.depth:
                 rows = [place[self._tree.parents[node]] for node in level.nodes]
                 place.update({node: len(place) - 1 + i for i, node in enumerate(level.nodes)})
-                index = torch.tensor(level.parents, device=device).expand(requests, -1)
+                index = to_device(np.array(level.parents, np.int64), device).expand(requests, -1)
                 features, flat, positions = self._draft_rows(
                     head.feedback(states), index, level.tokens, starts, level.depth - 1
                 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from specdec_core.draft import Draft
 from specdec_core.token_tree import TokenTree
+from specdec_nn.device_copies import columns_of, side_by_side, to_device
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.hidden_state import Round
 from specdec_plugin_medusa.heads import MedusaHead
@@ -27,7 +27,7 @@ class HeadChainPlan:
         picks = self._sampler.begin(drafts, self._d2t)
         for depth in range(int(drafts.limits.max())):
             active = np.flatnonzero(drafts.limits > depth)
-            states = drafts.states[torch.from_numpy(active).to(drafts.states.device)]
+            states = drafts.states[to_device(active, drafts.states.device)]
             picks.pick(self._heads[depth](states), active, depth)
         return picks.draft()
 
@@ -47,17 +47,12 @@ class HeadTreePlan:
 
     def __call__(self, drafts: Round) -> Draft:
         """Return the tree for each request, cut to the first nodes where the limit is smaller."""
-        requests, lengths = len(drafts.names), np.minimum(drafts.limits, len(self._parents))
-        size = int(lengths.max())
-        tokens = np.empty((requests, size), np.int32)
-        q_row = np.empty((requests, size), np.int32)
+        size = min(int(drafts.limits.max()), len(self._parents))
         picks = self._sampler.begin(drafts, self._d2t)
+        columns = []
         for depth in range(1 + int(self._depth[:size].max())):
-            nodes = np.flatnonzero(self._depth[:size] == depth)
-            ranks = self._rank[nodes]
+            ranks = self._rank[:size][self._depth[:size] == depth]
             ids, laws = picks.children(self._heads[depth](drafts.states), 1, 1 + int(ranks.max()), depth)
-            tokens[:, nodes] = ids[:, 0].cpu().numpy()[:, ranks]
-            q_row[:, nodes] = laws[:, 0, ranks]
-        taken = np.arange(size) < lengths[:, None]
-        parents = np.broadcast_to(self._parents[:size], taken.shape)
-        return picks.tree(lengths, tokens[taken], parents[taken], q_row[taken])
+            columns.append((columns_of(ids[:, 0], ranks), columns_of(laws[:, 0], ranks)))
+        tokens, q_row = (side_by_side(part) for part in zip(*columns, strict=True))
+        return picks.tree(np.minimum(drafts.limits, size), tokens, self._parents[:size], q_row)

@@ -85,7 +85,7 @@ class LawReader:
         """Return the laws of a draft in host form for a target of `vocab_size` ids; raises ContractError."""
         if draft.q is None:
             return Laws(torch.zeros(0, 1, device=device), torch.zeros(0, dtype=torch.float64, device=device))
-        q = draft.q.detach().to(device, torch.float32)
+        q = draft.q.detach().to(device, torch.float32, non_blocking=True)
         ids, column = (None, None) if draft.d2t is None else self._inverse(draft.d2t, vocab_size, device)
         width = vocab_size if ids is None else len(ids)
         if q.shape[1] != width:

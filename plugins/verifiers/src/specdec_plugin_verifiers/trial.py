@@ -16,6 +16,7 @@ from specdec_core.draft import BoolArray, Draft
 from specdec_core.errors import ContractError
 from specdec_core.noise import Noise, Purpose
 from specdec_core.registry.kernels import Kernels
+from specdec_nn.device_copies import to_device
 from specdec_nn.ops.draw.reference import argmax
 from specdec_plugin_verifiers.laws import LawReader, Laws, Remainder
 from specdec_plugin_verifiers.tree import Families, Forest, Places
@@ -127,7 +128,7 @@ class Trial:
 
     def tensor(self, values: npt.NDArray[Any]) -> Tensor:
         """Return an array where the logits are."""
-        return torch.from_numpy(values).to(self.logits.device)
+        return to_device(values, self.logits.device)
 
     def children(self) -> Children:
         """Return the children of the nodes of all logits rows, where the logits are."""

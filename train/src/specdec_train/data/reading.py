@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -112,11 +111,6 @@ class Data:
             if hash_of(self.folder / entry.file) != entry.sha256:
                 message = f"{self.folder / entry.file} is not the file that was collected: its sha256 differs"
                 raise RequestError(message)
-
-    def ids(self) -> Tensor:
-        """[N] int64, the ids of all requests to train on, one after the other."""
-        found = [request.ids for request in self.requests()]
-        return torch.cat(found) if found else torch.zeros(0, dtype=torch.long)
 
 
 def hash_of(file: Path) -> str:

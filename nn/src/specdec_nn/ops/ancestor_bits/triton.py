@@ -9,15 +9,16 @@ A node cannot wait for the bits of its parent, which another thread makes, so ea
 # ruff: noqa: ANN001, ANN202
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec_nn.device_copies import to_device
 from specdec_nn.ops.ancestor_bits.reference import words_of
 from specdec_nn.ops.ptx import PtxCase
 from specdec_nn.ops.triton_cache import check_cache
@@ -52,7 +53,7 @@ def ancestor_bits(parents: Tensor, lengths: Sequence[int]) -> Tensor:
     bits = torch.empty((len(parents) + len(lengths), words), dtype=torch.int64, device=device)
     if not len(bits):
         return bits
-    first_nodes = torch.tensor([*itertools.accumulate(lengths, initial=0)], dtype=torch.int32, device=device)
+    first_nodes = to_device(np.cumsum([0, *lengths], dtype=np.int32), device)
     grid = (len(lengths), triton.cdiv(max(lengths) + 1, ROWS))
     size = triton.next_power_of_2(words)
     _walk[grid](parents.to(torch.int32).contiguous(), first_nodes, bits, words, WORDS=size, SIZE=ROWS)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from specdec_core.draft import BoolArray, IntArray
 from specdec_nn.cache.states import StateStep
+from specdec_nn.device_copies import all_to_device
 from specdec_nn.ops.ancestor_bits.reference import ancestor_lists
 
 
@@ -68,8 +69,8 @@ class AttentionStep:
         if plan is None:
             rows = np.flatnonzero(self.slots >= 0)
             pages, offsets = np.divmod(self.slots[rows].astype(np.int64), self.page_size)
-            chosen = None if len(rows) == len(self.slots) else torch.from_numpy(rows).to(device)
-            plan = (chosen, torch.from_numpy(pages).to(device), torch.from_numpy(offsets).to(device))
+            chosen, *places = all_to_device((rows, pages, offsets), device)
+            plan = (None if len(rows) == len(self.slots) else chosen, *places)
             self.plans[device] = plan
         return plan
 

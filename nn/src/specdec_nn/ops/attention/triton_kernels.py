@@ -129,8 +129,13 @@ def _stretch(
             if TREES and not PATHS:
                 b = key - tree
                 node = (b >= 0) & (b < words * 32) & inside
-                word = tl.load(row_bits[:, None] + (b >> 5)[None, :], mask=alive[:, None] & node[None, :], other=0)
-                branch = ((word >> (b & 31)[None, :]) & 1) != 0
+                bit = tl.zeros((row_bits.shape[0], N), tl.int32)
+                for n in tl.static_range((N + 31) // 32 + 1):
+                    number = ((start - tree) >> 5) + n  # of a word that the tile may have nodes of
+                    word = tl.load(row_bits + tl.minimum(tl.maximum(number, 0), words - 1), mask=alive, other=0)
+                    own = node & ((b >> 5) == number)
+                    bit += tl.where(own[None, :], (word[:, None] >> (b & 31)[None, :]) & 1, 0)
+                branch = bit != 0
                 if NARROW:
                     branch = branch & _within(row_bits, alive, words, b, window)
                 seen = seen | branch
@@ -294,6 +299,14 @@ def _attend(
             acc, top, total, begin, edge, q0, q1, k_pages, v_pages, table, k_page, k_key, v_page, v_key, first, end,
             floor, last, tree, row_bits, alive, words, window, scale, cap,
             DIMS, D0, D1, WIDTH, W, PAGE, N, False, WINDOWED, TREES, NARROW, PATHS, CAPPED, WIDEN, STAGES,
+        )  # fmt: skip
+    if PATHS:
+        # Tiles before the tree are taken as a chain's are; those of the tree then look up their keys.
+        edge = tl.minimum(tl.maximum(tree // N * N, low), high)
+        acc, top, total = _stretch(
+            acc, top, total, low, edge, q0, q1, k_pages, v_pages, table, k_page, k_key, v_page, v_key, first, end,
+            floor, last, tree, row_bits, alive, words, window, scale, cap,
+            DIMS, D0, D1, WIDTH, W, PAGE, N, True, WINDOWED, False, False, False, CAPPED, WIDEN, STAGES,
         )  # fmt: skip
     acc, top, total = _stretch(
         acc, top, total, edge, high, q0, q1, k_pages, v_pages, table, k_page, k_key, v_page, v_key, first, end,

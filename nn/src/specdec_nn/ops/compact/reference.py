@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from specdec_core.draft import IntArray
+from specdec_nn.device_copies import to_device
 
 Layers = Sequence[tuple[Tensor, Tensor]]  # pages of keys and of values of each layer, [P, Hkv, page, D]
 
@@ -22,7 +22,7 @@ def compact_reference(layers: Layers, sources: IntArray, targets: IntArray, plan
     what backends know of them between calls.
     """
     for pages in (pages for layer in layers for pages in layer):
-        slots = torch.from_numpy(np.stack((targets, sources)).astype(np.int64)).to(pages.device)
+        slots = to_device(np.stack((targets, sources)).astype(np.int64), pages.device)
         (page, from_page), (row, from_row) = slots // pages.shape[2], slots % pages.shape[2]
         pages[page, :, row] = pages[from_page, :, from_row]
 

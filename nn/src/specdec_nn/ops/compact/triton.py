@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from specdec_core.draft import IntArray
+from specdec_nn.device_copies import to_device
 from specdec_nn.ops.compact.reference import Layers, addresses
 from specdec_nn.ops.ptx import PtxCase
 from specdec_nn.ops.triton_cache import check_cache
@@ -56,7 +56,7 @@ def _plan(layers: Layers) -> tuple[Tensor, int, int, int]:
     """Return the table of addresses on the device, most heads, most units a row, and bytes a unit."""
     rows = addresses(layers)
     unit = 2 if any(value % 4 for row in rows for value in row[:5]) else 4
-    table = torch.tensor(rows, dtype=torch.int64, device=layers[0][0].device)
+    table = to_device(np.array(rows, np.int64), layers[0][0].device)
     return table, max(row[5] for row in rows), max(row[4] for row in rows) // unit, unit
 
 
@@ -67,7 +67,7 @@ def compact(layers: Layers, sources: IntArray, targets: IntArray, plans: dict[An
     if "triton" not in plans:
         plans["triton"] = _plan(layers)
     table, heads, units, unit = plans["triton"]
-    moves = torch.from_numpy(np.concatenate((sources, targets)).astype(np.int64)).to(table.device)
+    moves = to_device(np.concatenate((sources, targets)).astype(np.int64), table.device)
     _compact[(len(table), heads)](
         table, moves, len(sources), layers[0][0].shape[2], UNIT=unit, MOVES=MOVES, SIZE=triton.next_power_of_2(units)
     )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.noise import Noise, Purpose
+from specdec_nn.device_copies import to_device
 from specdec_nn.ops.race.reference import race_reference
 
 Race = Callable[[Tensor, Noise, int], Tensor]
@@ -37,7 +38,7 @@ def draw_by(race: Race, logits: Tensor, noise: Noise, greedy: Rows) -> Tensor:
     draws = torch.where(torch.isfinite(logits.gather(1, draws[:, None])[:, 0]), draws, -1)
     sampled = np.flatnonzero(~greedy)
     if len(sampled):
-        index = torch.from_numpy(sampled).to(logits.device)
+        index = to_device(sampled, logits.device)
         part = Noise(noise.keys[sampled], noise.positions[sampled], noise.seq_index[sampled])
         draws[index] = race(torch.softmax(logits[index], dim=-1), part, Purpose.TARGET)
     return draws

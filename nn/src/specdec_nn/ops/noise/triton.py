@@ -28,6 +28,7 @@ from specdec_core.noise import (
     PHILOX_W1,
     SQRT2,
 )
+from specdec_nn.device_copies import to_device
 from specdec_nn.ops.triton_cache import check_cache
 
 check_cache()
@@ -101,7 +102,7 @@ def exponential(key, c0, position, seq_index, purpose):
 
 def on_device(values: Any, device: torch.device) -> Tensor:
     """Return one array of a `Noise`, [n] int64 on the device."""
-    return torch.from_numpy(np.ascontiguousarray(values).astype(np.int64)).to(device)
+    return to_device(np.ascontiguousarray(values).astype(np.int64), device)
 
 
 def columns_on(device: torch.device, *columns: Any) -> Tensor:
@@ -109,5 +110,4 @@ def columns_on(device: torch.device, *columns: Any) -> Tensor:
 
     For a CUDA device the copy comes from pinned memory, and the host does not wait for it.
     """
-    host = torch.from_numpy(np.stack([np.asarray(column).astype(np.int64) for column in columns]))
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
+    return to_device(np.stack([np.asarray(column).astype(np.int64) for column in columns]), device)

@@ -22,6 +22,7 @@ from specdec_core.noise import (
     SQRT2,
     Noise,
 )
+from specdec_nn.device_copies import all_to_device
 
 
 def _mul_hi_lo(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,10 +61,10 @@ def exponential_of_word(word: Tensor) -> Tensor:
 
 def _row_noise(noise: Noise, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Return keys, positions and sequence indices, [R] int64 each."""
-    keys = torch.from_numpy(np.array(noise.keys, np.uint64).view(np.int64))  # a copy: torch takes no read-only array
-    positions = torch.from_numpy(np.asarray(noise.positions, np.int64))
-    seq_index = torch.from_numpy(np.asarray(noise.seq_index, np.int64))
-    return keys.to(device), (positions & MASK32).to(device), (seq_index & MASK32).to(device)
+    keys = np.array(noise.keys, np.uint64).view(np.int64)  # copies all three: torch takes no read-only array
+    places = (np.asarray(values, np.int64) & MASK32 for values in (noise.positions, noise.seq_index))
+    found_keys, positions, seq_index = all_to_device((keys, *places), device)
+    return found_keys, positions, seq_index
 
 
 def _words(noise: Noise, purpose: int, ids: Tensor) -> Tensor:

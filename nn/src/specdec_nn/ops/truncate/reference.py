@@ -15,6 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from specdec_nn.device_copies import to_device
+
 LOG2E: Final = 1.4426950408889634
 LN2_HIGH: Final = 0.693359375  # 355 / 512: its product with a small whole number is exact
 LN2_LOW: Final = 0.6931471805599453 - LN2_HIGH
@@ -75,7 +77,7 @@ def truncate_reference(logits: Tensor, truncation: Truncation) -> Tensor:
     """
     device = logits.device
     temperature, floor, top_k, top_p = (
-        torch.from_numpy(values).to(device).unsqueeze(1)
+        to_device(values, device).unsqueeze(1)
         for values in (truncation.temperature, truncation.floor, truncation.top_k, truncation.top_p)
     )
     y = logits.float() / temperature + 0.0  # no negative zeros: equal logits have equal bits

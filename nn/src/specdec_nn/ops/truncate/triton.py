@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdec_nn.device_copies import all_to_device
 from specdec_nn.ops.ptx import PtxCase
 from specdec_nn.ops.triton_cache import check_cache
 from specdec_nn.ops.truncate.reference import (
@@ -160,7 +160,7 @@ def truncate(logits: Tensor, truncation: Truncation) -> Tensor:
         logits,
         logits.stride(0),
         vocabulary,
-        *(torch.from_numpy(np.ascontiguousarray(values)).to(logits.device) for values in parameters),
+        *all_to_device(parameters, logits.device),
         out,
         SIZE=min(MOST, triton.next_power_of_2(vocabulary)),
         **OPTIONS,

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specdec_nn.device_copies import to_device
 from specdec_plugin_verifiers.tree import Forest, Places
 from specdec_plugin_verifiers.trial import Trial
 
@@ -51,9 +52,7 @@ def pack(trial: Trial) -> Packed:
     parts = [table.reshape(-1), kids, starts, forest.first]
     given = (trial.tokens, trial.q_rows)
     parts += [known for known, there in zip((forest.tokens, forest.q_row), given, strict=True) if there is None]
-    host = torch.from_numpy(np.concatenate(parts))
-    device = trial.logits.device
-    flat = host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
+    flat = to_device(np.concatenate(parts), trial.logits.device)
     fields = list(torch.split(flat, [len(part) for part in parts]))
     rest = iter(fields[4:])
     tokens, laws = (next(rest) if there is None else there for there in given)

@@ -1,0 +1,321 @@
+"""Checks of whole steps on a device that is none, run by test_device_step.py in a process of their own.
+
+Kernels are Triton's, in its interpreter; where an op has no Triton form, its definition runs, as on a GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_engine import LLM, SamplingParams
+from specdec_nn.ops.attention import triton as triton_attention
+from specdec_nn.ops.attention.numba import attention as numba_attention
+from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
+from specdec_testing.table import random_table, table_target
+from specdec_testing.targets import tiny_target
+from specdec_testing.watched_device import DEVICE, NAME, Wait, as_kernel, install, waits
+
+ROOT = Path(__file__).resolve().parents[1]
+for _plugin in ("eagle", "medusa", "dflash", "mtp"):
+    sys.path.insert(0, str(ROOT / "plugins" / _plugin / "tests"))
+
+install()
+VOCAB = 24
+TABLE = random_table(VOCAB, seed=5, concentration=0.3)
+STATIC = "[(0,), (1,), (0, 0), (0, 1), (0, 0, 0)]"
+SAMPLED = {"draft_sample_method": "probabilistic"}
+REAL_ATTENTION = triton_attention.attention
+PROMPTS = [[3, 4, 5], [7] * 21, [9, 1, 2, 11, 6]]
+Target = Callable[[Path], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to decode: the target, the speculative configuration, a temperature, and the most reads of a step."""
+
+    target: Target
+    config: dict[str, Any] | None = None
+    head: Callable[[Path], str] | None = None
+    temperature: float = 0.0
+    most: int = 1
+    same: bool = True  # the text is that of the CPU, to the id
+    sampling: dict[str, Any] = field(default_factory=dict)
+
+    def engine(self, folder: Path, device: str, **options: Any) -> LLM:
+        config = self.config
+        if config is not None and self.head is not None:
+            config = {**config, "model": self.head(folder / "head")}
+        arguments = self.target(folder)
+        if "hf_model" in arguments:
+            arguments["hf_model"] = arguments["hf_model"].requires_grad_(False).to(device)
+        return LLM(
+            **arguments, device=device, speculative_config=config, strict=True, max_num_seqs=3, max_model_len=128
+        )
+
+
+def table(folder: Path) -> dict[str, Any]:
+    return {"hf_model": table_target(TABLE, num_layers=4)}
+
+
+def llama(folder: Path) -> dict[str, Any]:
+    return {"hf_model": tiny_target("llama", num_hidden_layers=8)}
+
+
+def llama_2(folder: Path) -> dict[str, Any]:
+    return {"hf_model": tiny_target("llama")}
+
+
+def mimo(folder: Path) -> dict[str, Any]:
+    import mtp_models
+
+    model = folder / "mimo"
+    if not model.exists():
+        mtp_models.save(model, "mimo", mtp_models.module_tensors("mimo", 1), 1)
+    return {"model": str(model)}
+
+
+def perfect(folder: Path) -> str:
+    from perfect import perfect_head
+
+    return perfect_head(folder, VOCAB)
+
+
+def eagle_3(folder: Path) -> str:
+    import checkpoints
+    from layouts import LAYOUTS
+
+    return checkpoints.save(folder, LAYOUTS["eagle3"].tensors, LAYOUTS["eagle3"].settings)
+
+
+def medusa(folder: Path) -> str:
+    from medusa_checkpoints import OLD_CONFIG, old_tensors, random_heads, save
+
+    return save(folder, old_tensors(random_heads()), OLD_CONFIG)
+
+
+def dflash(name: str) -> Callable[[Path], str]:
+    def save(folder: Path) -> str:
+        from dflash_layouts import EVERY
+        from second_layouts import SECONDS
+
+        return {**EVERY, **SECONDS}[name].save(folder)
+
+    return save
+
+
+def keys(method: str, k: int, **more: Any) -> dict[str, Any]:
+    return {"method": method, "num_speculative_tokens": k, **more}
+
+
+def verified_by(verifier: str) -> dict[str, Any]:
+    return {"rejection_sample_method": verifier}
+
+
+NGRAM = keys("ngram", 3, prompt_lookup_min=1, prompt_lookup_max=3)
+CASES: dict[str, Case] = {
+    "plain": Case(llama_2),
+    "plain, sampled": Case(llama_2, temperature=0.8, sampling={"top_k": 9, "top_p": 0.9}),
+    "ngram": Case(table, NGRAM),
+    "ngram, sampled, coupled": Case(table, NGRAM, temperature=0.9),
+    "ngram, sampled, standard": Case(table, {**NGRAM, **verified_by("standard")}, temperature=0.9, same=False),
+    "ngram, sampled, block": Case(table, {**NGRAM, **verified_by("block")}, temperature=0.9, same=False),
+    "eagle chain": Case(table, keys("eagle", 4), perfect),
+    "eagle chain, sampled, coupled": Case(table, keys("eagle", 4), perfect, temperature=1.0),
+    "eagle chain, sampled, standard": Case(
+        table, keys("eagle", 3, **SAMPLED, **verified_by("standard")), perfect, temperature=1.0, same=False
+    ),
+    "eagle chain, sampled, block": Case(
+        table, keys("eagle", 3, **SAMPLED, **verified_by("block")), perfect, temperature=1.0, same=False
+    ),
+    "eagle tree": Case(table, keys("eagle", 5, speculative_token_tree=STATIC), perfect),
+    "eagle tree, sampled, coupled": Case(
+        table, keys("eagle", 5, speculative_token_tree=STATIC), perfect, temperature=1.0
+    ),
+    "eagle tree, sampled, standard": Case(
+        table,
+        keys("eagle", 5, speculative_token_tree=STATIC, **SAMPLED, **verified_by("standard")),
+        perfect,
+        temperature=1.0,
+        same=False,
+    ),
+    "eagle3 chain": Case(llama, keys("eagle3", 4), eagle_3),
+    "mtp": Case(mimo, keys("mtp", 3)),
+    "medusa chain": Case(llama_2, keys("medusa", 4), medusa),
+    "medusa tree": Case(
+        llama_2, keys("medusa", 5, speculative_token_tree="[(0,), (1,), (0, 0), (0, 1), (1, 0)]"), medusa
+    ),
+    "dflash": Case(llama, keys("dflash", 4), dflash("dflash: standard")),
+    "dflash2": Case(llama, keys("dflash", 4), dflash("DFlash2")),
+}
+
+
+@pytest.fixture(autouse=True)
+def _attention_is_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the CPU's kernel in the place of Triton's, which takes minutes in the interpreter; see the last test."""
+    monkeypatch.setattr(triton_attention, "attention", as_kernel(numba_attention))
+
+
+def decoded(case: Case, llm: LLM, tokens: int = 12) -> tuple[list[list[int]], list[list[Wait]]]:
+    """Return the ids of all prompts, and what each step waited for."""
+    sampling = [
+        SamplingParams(
+            temperature=case.temperature, max_tokens=tokens + 3 * i, ignore_eos=True, seed=i, **case.sampling
+        )
+        for i in range(len(PROMPTS))
+    ]
+    steps: list[list[Wait]] = []
+    with llm.start([{"prompt_token_ids": ids} for ids in PROMPTS], sampling) as run:
+        while not run.finished:
+            with waits() as found:
+                run.step()
+            steps.append(found)
+        return [list(output.outputs[0].token_ids) for output in run.outputs()], steps
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_reads_once_and_waits_for_nothing_else(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[name]
+    with case.engine(tmp_path, NAME) as llm:
+        decoded(case, llm)  # what is made at first use
+        texts, steps = decoded(case, llm)
+        metrics = llm.get_metrics()
+    for number, found in enumerate(steps):
+        assert len(found) <= case.most, f"step {number} waits {len(found)} times:\n" + "\n".join(map(str, found))
+        assert all(wait.kind == "read" for wait in found), found
+    assert any(steps), "nothing was read, so nothing was looked at"
+    if case.config is not None:
+        assert metrics.drafted > 0
+        assert metrics.failures == 0
+    if case.same:
+        plain = Case(case.target, None, None, case.temperature, sampling=case.sampling)
+        monkeypatch.delenv("SPECDEC_KERNELS")  # numba's, which need no interpreter
+        with plain.engine(tmp_path, "cpu") as llm:
+            decoded(plain, llm)  # requests are numbered, and their noise with them
+            assert decoded(plain, llm)[0] == texts
+
+
+def test_the_watched_device_sees_every_way_to_wait() -> None:
+    x = torch.arange(6, device=DEVICE)
+    ways: dict[str, Callable[[], Any]] = {
+        "item": lambda: x[0].item(),
+        "tolist": lambda: x.tolist(),
+        "bool": lambda: bool(x[1] > 0),
+        "int": lambda: int(x.sum()),
+        "cpu": lambda: x.cpu(),
+        "to": lambda: x.to("cpu"),
+        "copy": lambda: torch.empty(6, dtype=torch.int64).copy_(x),
+        "nonzero": lambda: x.nonzero(),
+        "where": lambda: torch.where(x > 2),
+        "mask": lambda: x[x > 2],
+        "masked_select": lambda: x.masked_select(x > 2),
+        "unique": lambda: x.unique(),
+        "repeat_interleave": lambda: x.repeat_interleave(x),
+        "bincount": lambda: x.bincount(),
+        "equal": lambda: torch.equal(x, x),
+        "an index on the host": lambda: x[torch.tensor([1, 2])],
+        "a list as an index": lambda: x[[1, 2]],
+        "a copy that waits": lambda: torch.zeros(3).to(DEVICE),
+        "a new tensor": lambda: torch.tensor([1, 2], device=DEVICE),
+    }
+    for name, way in ways.items():
+        with waits() as found:
+            way()
+        assert found, name
+    with pytest.raises(TypeError):
+        x.numpy()
+    with pytest.raises(RuntimeError, match="address"):
+        x.data_ptr()
+    with pytest.raises(RuntimeError, match="same device"):
+        x + torch.ones(6)
+
+
+def test_the_watched_device_lets_pass_what_does_not_wait() -> None:
+    x, y = torch.arange(6, device=DEVICE), torch.zeros(6, device=DEVICE)
+    with waits() as found:
+        index = torch.from_numpy(np.array([2, 4])).to(DEVICE, non_blocking=True)
+        y[index] = 1.0
+        y.masked_fill_(x > 4, 3.0)
+        y[x > 4] = 2.0
+        torch.where(x > 2, y, 0.0)[1:3].sum()
+        x.float().topk(2)
+        x.view(2, 3)[:, None].expand(2, 4, 3).reshape(-1)
+        torch.full((2,), 3, device=DEVICE) + 1
+    assert found == []
+    assert y.cpu().tolist() == [0.0, 0.0, 1.0, 0.0, 1.0, 2.0]
+
+
+ELSEWHERE: dict[str, tuple[Case, dict[str, Any], dict[str, Any]]] = {
+    "log-probabilities": (Case(llama_2), {"logprobs": 3, "prompt_logprobs": 2}, {}),
+    "penalties and forbidden ids": (
+        Case(llama_2, temperature=0.7),
+        {"repetition_penalty": 1.3, "presence_penalty": 0.4, "logit_bias": {5: 2.0}, "bad_words": [[7], [3, 4]]},
+        {},
+    ),
+    "min_tokens beside drafts": (Case(table, NGRAM), {"min_tokens": 4, "allowed_token_ids": list(range(2, 22))}, {}),
+    "decode width": (Case(table, keys("eagle", 4), perfect), {}, {"decode_width": 5}),
+    "few pages": (Case(table, keys("eagle", 4), perfect), {}, {"kv_cache_tokens": 96, "prefill_chunk_size": 8}),
+    "dynamic tree": (Case(table, keys("eagle", 8, tree_top_k=2, tree_depth=3), perfect), {}, {}),
+    "typical": (
+        Case(table, {**keys("eagle", 3), **verified_by("typical")}, perfect, temperature=0.9, same=False),
+        {},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_reads_more_often_works_on_a_device_as_well(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No array is made of a tensor of the device, no kernel for CPUs is given one, and no host tensor meets one."""
+    case, sampling, options = ELSEWHERE[name]
+    found = []
+    for device in (NAME, "cpu"):
+        if device == "cpu":
+            monkeypatch.delenv("SPECDEC_KERNELS")
+        params = SamplingParams(temperature=case.temperature, max_tokens=7, ignore_eos=True, seed=4, **sampling)
+        with case.engine(tmp_path / device, device, **options) as llm:
+            outputs = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS[1:]], params)
+            assert llm.get_metrics().failures == 0
+        found.append([list(output.outputs[0].token_ids) for output in outputs])
+        if sampling.get("logprobs"):
+            assert all(output.outputs[0].logprobs and output.prompt_logprobs for output in outputs)
+    assert found[0] == found[1] or not case.same
+    assert all(len(ids) == 7 for ids in found[0])
+
+
+def test_attention_of_a_step_waits_for_nothing() -> None:
+    """The kernel that the other tests leave out, by itself."""
+    rng = np.random.default_rng(2)
+    counts, context = np.array([1, 3], np.int32), np.array([4, 2], np.int32)
+    bits = np.array([[1], [1], [3], [5]], np.int64)  # a row, and a tree of two siblings
+    step = AttentionStep(
+        slots=np.array([4, 34, 35, 36], np.int32),
+        seg_start=np.array([0, 1], np.int32),
+        seg_rows=counts,
+        seg_context=context,
+        seg_prompt=np.zeros(2, np.bool_),
+        page_table=np.array([[0], [1]], np.int32),
+        page_size=32,
+        seg_tree=np.array([-1, 2], np.int32),
+        ancestors=bits,
+    )
+    q, k, v = (torch.from_numpy(rng.normal(size=(4, heads, 16)).astype(np.float32)) for heads in (2, 1, 1))
+    pages = [torch.from_numpy(rng.normal(size=(2, 1, 32, 16)).astype(np.float32)) for _ in range(2)]
+    there = [part.to(DEVICE) for part in (q, k, v, *pages)]
+    with waits() as found:
+        mine = REAL_ATTENTION(*there, step, scaling=0.25)
+    assert found == []
+    wanted = attention_reference(q, k, v, *pages, dataclasses.replace(step), scaling=0.25)
+    torch.testing.assert_close(mine.cpu(), wanted)
