@@ -66,8 +66,8 @@ def rows_of(name: str, dry: bool) -> Iterator[Row]:
 
 
 def environment_of(dry: bool) -> dict[str, str]:
-    """Return the environment of the parts; on a CPU Triton's kernels are taken, and interpreted."""
-    kernels = {"TRITON_INTERPRET": "1", "SPECDEC_KERNELS": "triton", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    """Return the environment of the parts; on a CPU Triton's forms are interpreted, and engines run on numba's."""
+    kernels = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     return {**os.environ, **(kernels if dry else {})}
 
 

@@ -20,6 +20,9 @@ from specdec_engine import LLM, SamplingParams
 from specdec_nn.ops.attention import triton as triton_attention
 from specdec_nn.ops.attention.numba import attention as numba_attention
 from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
+from specdec_nn.ops.truncate import triton as triton_truncate
+from specdec_nn.ops.truncate.numba import truncate as numba_truncate
+from specdec_nn.ops.truncate.reference import Truncation
 from specdec_testing.table import random_table, table_target
 from specdec_testing.targets import tiny_target
 from specdec_testing.watched_device import DEVICE, NAME, Wait, as_kernel, install, waits
@@ -28,12 +31,13 @@ ROOT = Path(__file__).resolve().parents[1]
 for _plugin in ("eagle", "medusa", "dflash", "mtp"):
     sys.path.insert(0, str(ROOT / "plugins" / _plugin / "tests"))
 
+pytestmark = pytest.mark.filterwarnings("ignore:num_speculative_tokens . is above")  # of one module, used again
 install()
 VOCAB = 24
 TABLE = random_table(VOCAB, seed=5, concentration=0.3)
 STATIC = "[(0,), (1,), (0, 0), (0, 1), (0, 0, 0)]"
 SAMPLED = {"draft_sample_method": "probabilistic"}
-REAL_ATTENTION = triton_attention.attention
+REAL_ATTENTION, REAL_TRUNCATE = triton_attention.attention, triton_truncate.truncate
 PROMPTS = [[3, 4, 5], [7] * 21, [9, 1, 2, 11, 6]]
 Target = Callable[[Path], dict[str, Any]]
 
@@ -159,9 +163,10 @@ CASES: dict[str, Case] = {
 
 
 @pytest.fixture(autouse=True)
-def _attention_is_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the CPU's kernel in the place of Triton's, which takes minutes in the interpreter; see the last test."""
+def _slow_ones_are_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the CPU's kernels in the place of those that take minutes in the interpreter; see the last two tests."""
     monkeypatch.setattr(triton_attention, "attention", as_kernel(numba_attention))
+    monkeypatch.setattr(triton_truncate, "truncate", as_kernel(numba_truncate))
 
 
 def decoded(case: Case, llm: LLM, tokens: int = 12) -> tuple[list[list[int]], list[list[Wait]]]:
@@ -232,7 +237,7 @@ def test_the_watched_device_sees_every_way_to_wait() -> None:
         with waits() as found:
             way()
         assert found, name
-    with pytest.raises(TypeError):
+    with pytest.raises((TypeError, RuntimeError), match="numpy"):
         x.numpy()
     with pytest.raises(RuntimeError, match="address"):
         x.data_ptr()
@@ -319,3 +324,14 @@ def test_attention_of_a_step_waits_for_nothing() -> None:
     assert found == []
     wanted = attention_reference(q, k, v, *pages, dataclasses.replace(step), scaling=0.25)
     torch.testing.assert_close(mine.cpu(), wanted)
+
+
+def test_truncation_of_a_step_waits_for_nothing() -> None:
+    logits = torch.tensor([[0.3, 1.0, -0.5, 0.2]])
+    columns = ((0.7, np.float32), (0.0, np.float64), (2, np.int64), (1.0, np.float64))
+    asked = Truncation(*(np.full(1, value, kind) for value, kind in columns))
+    there = logits.to(DEVICE)
+    with waits() as found:
+        mine = REAL_TRUNCATE(there, asked)
+    assert found == []
+    assert torch.equal(mine.cpu(), numba_truncate(logits, asked))

@@ -39,6 +39,8 @@ PUBLIC = {
         "specdec_nn.layers.*",
         "specdec_nn.ops.*.reference",
         *(f"specdec_nn.ops.{name}" for name in ("cpu.jit", "ptx", "triton_cache", "noise", "noise.*", "race.numba")),
+        *(f"specdec_nn.ops.{name}" for name in ("draw.triton", "top_ids.triton")),
+        "specdec_nn.device_copies",
         "specdec_nn.hf.*",
         "specdec_nn.fused.trial",
         "specdec_nn.training.*",

@@ -230,7 +230,7 @@ def test_the_map_has_a_line_for_every_page_and_a_row_for_every_distribution():
 
 def test_contributing_says_which_file_to_open_for_each_task():
     tasks = table(CONTRIBUTING, "Which file to open")
-    assert len(tasks) == 10
+    assert len(tasks) == 11
     for task, files in tasks:
         assert [span for span in spans(files) if "/" in span], task
 

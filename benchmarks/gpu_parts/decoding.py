@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 
 from gpu_parts import sizes as shapes
-from gpu_parts.clock import ForwardClock, copy_bytes_per_second, seconds
+from gpu_parts.clock import ForwardClock, copy_bytes_per_second
 from gpu_parts.sizes import Sizes
 from specdec_core.draft import BatchView
 from specdec_engine import LLM, SamplingParams
@@ -136,23 +137,25 @@ def identity(sizes: Sizes, device: torch.device) -> Iterator[Row]:
             }
 
 
-def timed(llm: LLM, sizes: Sizes, given: list[dict[str, list[int]]], device: torch.device, best: int = 3) -> Row:
+def timed(llm: LLM, sizes: Sizes, given: list[dict[str, list[int]]], device: torch.device) -> Row:
     """Return tokens a second of a decode, and the share of it that is not the target's forward; the best of some."""
-    params = asked(sizes)
-    one = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-    run(llm, given, params)  # compiles, and captures
+    run(llm, given, asked(sizes))  # compiles, and captures
     clock = ForwardClock(llm._engine.target, device)
     found: list[Row] = []
-    for _ in range(best):
-        first = seconds(lambda: run(llm, given, one), device)
-        clock.take()
-        whole = seconds(lambda: run(llm, given, params), device)
-        inside = clock.take()
-        found.append({
-            "tokens_per_second": len(given) * (sizes.tokens - 1) / (whole - first),
-            "share_outside_forward": 1 - inside / whole,
-            "seconds": whole,
-        })  # fmt: skip
+    for _ in range(3 if device.type == "cuda" else 1):
+        with llm.start(given, asked(sizes)) as going:
+            while not all(group.emitted for group in going.groups):  # prompts
+                going.step()
+            before = sum(group.emitted for group in going.groups)
+            clock.take()  # waits
+            start = time.perf_counter()
+            while not going.finished:
+                going.step()
+            inside = clock.take()
+            whole = time.perf_counter() - start
+            emitted = sum(group.emitted for group in going.groups) - before
+        row: Row = {"tokens_per_second": emitted / whole, "share_outside_forward": 1 - inside / whole, "seconds": whole}
+        found.append(row)
     return max(found, key=lambda row: row["tokens_per_second"])
 
 
@@ -200,7 +203,7 @@ def heads(sizes: Sizes, device: torch.device) -> Iterator[Row]:
             for name, keys in shapes_of.items():
                 config = {"method": "eagle3", "model": head, "num_speculative_tokens": 3, **keys}
                 with engine(model, sizes, speculative_config=config, **options) as llm:
-                    row = timed(llm, sizes, prompts(sizes, 1), device, best=2)
+                    row = timed(llm, sizes, prompts(sizes, 1), device)
                     metrics = llm.get_metrics()
                 yield {
                     "case": f"eagle3 {name}{label(options)}",

@@ -85,3 +85,17 @@ def test_interrupts_and_errors_pass_through(error):
     with pytest.raises(type(error)) as raised, OnlyErrors("method 'm'", "propose"):
         raise error
     assert raised.value is error
+
+
+def test_what_is_a_copy_already_is_not_copied_again_and_what_could_still_be_written_is():
+    source = np.arange(6, dtype=np.int32)
+    once = read_only(source)
+    assert read_only(once) is once
+    part = once[2:5]
+    assert read_only(part) is part
+    source.flags.writeable = False  # its owner may make it writable again
+    again = read_only(source)
+    source.flags.writeable = True
+    source[0] = 99
+    assert once[0] == again[0] == 0
+    assert np.array_equal(read_only(once.reshape(2, 3)[:, :2]), [[0, 1], [3, 4]])

@@ -11,7 +11,8 @@ from specdec_testing.commands import run_specdec
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 SUFFIX = {"method": "suffix", "num_speculative_tokens": 4}
 MERGED = {"method": "combine", "rule": "merge", "methods": [SUFFIX, NGRAM]}
-METHODS = {"n-gram": NGRAM, "suffix": SUFFIX, "both": MERGED}
+UNCUT = {"cut_by_cost": False}  # what is cut depends on times, and these runs are to repeat
+METHODS = {"n-gram": {**NGRAM, **UNCUT}, "suffix": {**SUFFIX, **UNCUT}, "both": {**MERGED, **UNCUT}}
 EVIL = "<script>alert(1)</script>"
 QUESTIONS = (
     {"question_id": 1, "category": "writing", "turns": ["the cat sat on the mat the cat", "more"]},

@@ -75,7 +75,7 @@ def watched(llm: LLM) -> Any:
     target, watch = llm._engine.target, Watch()
     forward = target.forward
 
-    def run(items: Any) -> Any:
+    def run(items: Any, drafts: Any = None) -> Any:
         arena = target.arena
         arena.check_integrity([request.segment for request in llm._engine.scheduler.running])
         held = {page for item in items for page in item.request.segment.pages}
@@ -88,7 +88,7 @@ def watched(llm: LLM) -> Any:
             before = [p.clone() for p in pages]
             for p in pages:
                 p[others] = torch.nan
-        out = forward(items)
+        out = forward(items, drafts)
         with torch.inference_mode():
             for p, old in zip(pages, before, strict=True):
                 assert p[others].isnan().all(), "a page of somebody else was written"

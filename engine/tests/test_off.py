@@ -41,8 +41,8 @@ def decode(config: dict[str, Any] | None) -> tuple[list[list[list[int]]], LLM, l
     with LLM(hf_model=target("llama"), speculative_config=config, plugins=plugins, strict=True) as llm:
         forward = llm._engine.target.forward
 
-        def recorded(works: Any) -> Any:
-            outs.append(forward(works))
+        def recorded(works: Any, drafts: Any = None) -> Any:
+            outs.append(forward(works, drafts))
             return outs[-1]
 
         llm._engine.target.forward = recorded  # type: ignore[method-assign]  # looked at, not replaced

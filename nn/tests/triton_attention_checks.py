@@ -6,6 +6,7 @@ of its window holds NaN or infinity, so that a kernel which reads one shows it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import sys
@@ -41,11 +42,42 @@ def there(x):
     return x if x is None else x.to(DEVICE)
 
 
+READ = set()  # flat slots of the pages that the last call has read; filled by the interpreter alone
+
+
+@contextlib.contextmanager
+def watched(*pages):
+    """Write down which slots of some pages are read."""
+    READ.clear()
+    if not attention_triton.INTERPRETED:
+        yield
+        return
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    load = builder.create_masked_load
+
+    def create_masked_load(places, mask, *rest, **options):
+        asked = places.data[np.broadcast_to(mask.data, places.data.shape).astype(bool)].astype(np.int64)
+        for part in pages:
+            _, heads, size, width = part.shape
+            at = (asked - part.data_ptr()) // part.element_size()
+            at = at[(at >= 0) & (at < part.numel())]
+            READ.update(np.unique(at // (heads * size * width) * size + at // width % size).tolist())
+        return load(places, mask, *rest, **options)
+
+    builder.create_masked_load = create_masked_load
+    try:
+        yield
+    finally:
+        del builder.create_masked_load
+
+
 def attention(q, k, v, k_pages, v_pages, step, sinks=None, **options):
     """The op on the device, with pages that are written in place."""
     step = dataclasses.replace(step)  # without plans
     pages = there(k_pages), there(v_pages)
-    out = attention_triton.attention(there(q), there(k), there(v), *pages, step, sinks=there(sinks), **options)
+    with watched(*pages):
+        out = attention_triton.attention(there(q), there(k), there(v), *pages, step, sinks=there(sinks), **options)
     for old, new in zip((k_pages, v_pages), pages, strict=True):
         if old is not new:
             old.copy_(new)
@@ -87,7 +119,11 @@ def run_rows(case, op=attention):
         table[s, : case.seen(s, 0)[0] // case.page_size] = max(case.k_pages.shape[0] - 1, 0)
     case.step = dataclasses.replace(case.step, page_table=table)
     case.k_pages, case.v_pages = (poisoned(p, wanted, case.page_size) for p in (case.k_pages, case.v_pages))
-    return case.run(op)[0], exact
+    got = case.run(op)[0]
+    owned = wanted | set(case.step.slots.tolist())
+    assert READ <= owned, f"slots {sorted(READ - owned)} are read and not owned"
+    assert owned - {-1} <= READ or not attention_triton.INTERPRETED
+    return got, exact
 
 
 # Names of cases of test_attention and their dtypes; what takes the interpreter long and shows nothing new is left out.
@@ -142,12 +178,15 @@ def exact_trees(batch):
 
 
 def poison_trees(batch):
-    """Poison what no row of a batch of trees may see, but for the rows that are written."""
-    window, wanted = batch.arguments.get("window"), set()
+    """Poison what no row of a batch of trees may see; return the slots that it owns, unseen nodes among them."""
+    window, wanted, owned = batch.arguments.get("window"), set(), set()
     for s, segment in enumerate(batch.segments):
         for r in range(segment.rows):
-            wanted |= set(batch.slots(s, np.array(segment.keys(r))[-(window or 1 << 30) :]).tolist())
+            keys = np.array(segment.keys(r))[-(window or 1 << 30) :]
+            wanted |= set(batch.slots(s, keys).tolist())
+            owned |= set(batch.slots(s, np.arange(keys[0], segment.context + segment.first + segment.rows)).tolist())
     batch.k_pages, batch.v_pages = (poisoned(p, wanted, batch.page_size) for p in (batch.k_pages, batch.v_pages))
+    return owned
 
 
 TREE_SOME = {
@@ -162,8 +201,9 @@ TREE_ALL = [(name, dtype) for dtype, names in TREE_SOME.items() for name in name
 def test_trees_give_what_the_definition_gives_in_float64(name, dtype):
     batch = TREES.Batch(**TREES.CASES[name], dtype=dtype)
     exact = exact_trees(batch)
-    poison_trees(batch)
+    owned = poison_trees(batch)
     close(batch.run(attention)[0], exact, dtype)
+    assert READ <= owned, f"slots {sorted(READ - owned)} are read and not owned"
 
 
 def test_trees_of_several_words_and_later_parts_of_a_tree():
@@ -212,8 +252,9 @@ def test_with_a_fixed_width_a_row_has_the_same_bits_alone(options, short_chunks)
 
 @pytest.mark.parametrize("options", [{}, {"window": 6}])
 def test_with_a_fixed_width_a_node_has_the_bits_of_the_chain_of_its_path(options, short_chunks):
-    segments = [*TREES.trees(1, (20, 9, "deep"), (61, 12, "any")), TREES.Segment(25, rows=3)]
-    TREES.check(TREES.Batch(segments=segments, dtype=torch.bfloat16, options=options), exactly, rows=3)
+    segments = [*TREES.trees(1, (20, 6, "deep"), (61, 8, "any")), TREES.Segment(25, rows=2)]
+    batch = TREES.Batch(segments=segments, heads=2, kv_heads=1, dtype=torch.bfloat16, options=options)
+    TREES.check(batch, exactly, rows=2)
 
 
 @pytest.mark.parametrize("processors", [1, 200])

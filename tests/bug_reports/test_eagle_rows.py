@@ -135,7 +135,7 @@ def test_the_drafters_cache_is_freed_and_the_fifth_request_still_has_drafts_row_
 ) -> None:
     model = target("llama")
     sampling = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
-    config = {**head(tmp_path / "x"), **shape}
+    config = {**head(tmp_path / "x"), **shape, "cut_by_cost": False}
     with LLM(hf_model=model, speculative_config=config, kv_cache_tokens=512, max_num_seqs=2, strict=True) as llm:
         assert llm._engine.runner is not None
         arena = llm._engine.runner._proposer._cache.arena  # type: ignore[attr-defined]

@@ -352,8 +352,11 @@ class Draft:
     def _check_parents(self) -> None:
         if self.parents is None or self.lengths is None:
             return
-        own = np.concatenate([np.arange(n) for n in self.lengths]) if self.lengths else np.empty(0, np.int64)
-        if np.any(self.parents < -1) or np.any(self.parents >= own):
+        if len(self.lengths) == 1:
+            own = np.arange(self.lengths[0])
+        else:
+            own = np.concatenate([np.arange(n) for n in self.lengths]) if self.lengths else np.empty(0, np.int64)
+        if (self.parents < -1).any() or (self.parents >= own).any():
             message = "a tree node must come after its parent, which is an earlier node of its row or -1"
             raise ContractError(message)
         if self.on_device:

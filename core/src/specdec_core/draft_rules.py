@@ -51,7 +51,7 @@ def check_siblings(tokens: npt.NDArray[Any], family: npt.NDArray[Any], q_row: np
     """
     keys = family.astype(np.int64) << 32 | tokens.astype(np.int64)
     ordered = np.sort(keys)
-    if not np.any(ordered[1:] == ordered[:-1]):
+    if not (ordered[1:] == ordered[:-1]).any():
         return
     _, first = np.unique(keys, return_index=True)
     repeated = np.ones(len(tokens), np.bool_)

@@ -212,7 +212,7 @@ def test_an_interrupted_run_keeps_finished_rows_and_resumes_to_the_same_end(
     folder: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "out.json"
-    methods, more = {"n-gram": NGRAM}, ("--concurrency", "1,2", "--json", file)
+    methods, more = {"n-gram": METHODS["n-gram"]}, ("--concurrency", "1,2", "--json", file)
     with monkeypatch.context() as stopped:
         stopped_after(3, stopped, KeyboardInterrupt())
         done = bench(folder, questions, *more, methods=methods)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench_runs import MERGED, NGRAM, SUFFIX, bench, question_file
+from bench_runs import MERGED, NGRAM, SUFFIX, UNCUT, bench, question_file
 from runs import params, prompts, run, target
 from words import model_folder
 
@@ -36,7 +36,10 @@ COUNTS = (
     "accepted_per_pos",
 )
 TREES = {"method": "suffix", "num_speculative_tokens": 8, "tree_drafts": True}
-LOOKUPS = {"n-gram": NGRAM, "suffix": SUFFIX, "trees": TREES, "merged": MERGED}
+LOOKUPS = {  # a replay knows no times, by which an engine would leave drafts out
+    name: {**config, **UNCUT}
+    for name, config in {"n-gram": NGRAM, "suffix": SUFFIX, "trees": TREES, "merged": MERGED}.items()
+}
 
 
 def traced(model: Any, texts: Any, results: Any, max_tokens: int) -> list[Trace]:
@@ -83,7 +86,9 @@ def test_a_replay_counts_what_the_engine_counted(name: str, temperature: float) 
 
 def test_bench_records_what_plain_decoding_answered_and_replay_tells_parts_and_tasks(tmp_path: Path) -> None:
     model, file, figures = model_folder(tmp_path / "tiny"), tmp_path / "traces.jsonl", tmp_path / "out.json"
-    done = bench(model, question_file(tmp_path), "--record", file, "--json", figures, methods={"n-gram": NGRAM})
+    done = bench(
+        model, question_file(tmp_path), "--record", file, "--json", figures, methods={"n-gram": LOOKUPS["n-gram"]}
+    )
     assert done.returncode == 0, done.stderr
     rows = json.loads(figures.read_text())["rows"]
     plain = {row["prompts"][0]: row["ids"][0] for row in rows if row["arm"] == "plain"}

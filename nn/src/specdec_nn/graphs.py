@@ -187,7 +187,8 @@ def cuda_capture(device: torch.device) -> Capture:
     pool = torch.cuda.graph_pool_handle()
 
     def capture(action: Action) -> Action:
-        side, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        current = torch.cuda.current_stream(device)
         side.wait_stream(current)
         with torch.cuda.stream(side):
             action()

@@ -42,6 +42,10 @@ class TestSharedContract(ProposerContract):
     def test_a_batch_drafts_what_its_rows_draft_alone(self, built, traits, target, k):
         super().test_a_batch_drafts_what_its_rows_draft_alone(built, traits, target, k)
 
+    @pytest.mark.xfail(reason="what ranks are worth is learnt from all requests", strict=True)
+    def test_a_name_can_be_used_again_after_finish(self, proposer, built, traits, target, k):
+        super().test_a_name_can_be_used_again_after_finish(proposer, built, traits, target, k)
+
     def test_the_traits_say_that_requests_share(self, traits):
         assert traits.remembers and traits.verified_top_k == 8
 

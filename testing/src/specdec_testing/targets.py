@@ -66,10 +66,24 @@ def tiny_target(
     return model.eval()
 
 
-@functools.lru_cache(maxsize=8)
 def shared_target(family: str, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
-    """Return the tiny target of a family that all who ask in this process get: a method leaves its target as it is."""
-    return tiny_target(family, dtype=dtype)
+    """Return the tiny target of a family that all who ask in this process get.
+
+    A method leaves its target as it is. What one has changed is put back, so that only its own checks fail.
+    """
+    model, weights = _shared(family, dtype)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if not torch.equal(tensor, weights[name]):
+                tensor.copy_(weights[name])
+    return model
+
+
+@functools.lru_cache(maxsize=8)
+def _shared(family: str, dtype: torch.dtype) -> tuple[transformers.PreTrainedModel, dict[str, Tensor]]:
+    """Return a target and copies of its weights."""
+    model = tiny_target(family, dtype=dtype)
+    return model, {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
 def _normal(like: Tensor, generator: torch.Generator, std: float) -> Tensor:

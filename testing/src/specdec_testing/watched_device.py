@@ -9,6 +9,7 @@ Their memory cannot be had: `numpy()` and `data_ptr()` fail, so a kernel for CPU
 It uses torch's device for other backends, "privateuseone", which is one a process: run such tests in one of their own.
 """
 
+# mypy: disallow-untyped-calls=False
 from __future__ import annotations
 
 import sys
@@ -21,6 +22,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _device
 from torch.utils._pytree import tree_map
 
 NAME: Final = "privateuseone"
@@ -75,7 +77,7 @@ class WatchedTensor(Tensor):
     @staticmethod
     def __new__(cls: type[WatchedTensor], held: Tensor) -> WatchedTensor:
         """Take the shape, the strides and the dtype of a CPU tensor."""
-        made: WatchedTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: WatchedTensor = Tensor._make_wrapper_subclass(
             cls,
             held.shape,
             strides=held.stride(),
@@ -91,10 +93,12 @@ class WatchedTensor(Tensor):
         assert not isinstance(held, WatchedTensor)
         self.held = held
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Run an operation on what is held; one that is made of others comes by again as these."""
         parts = func.decompose(*args, **(kwargs or {}))
         return _run(func, args, kwargs or {}) if parts is NotImplemented else parts
@@ -131,7 +135,8 @@ def _index(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(map(_index, index))
     if isinstance(index, (list, np.ndarray)):
-        return torch.as_tensor(index).to(DEVICE)
+        found = torch.as_tensor(index)
+        return (found if found.numel() else found.long()).to(DEVICE)
     return index
 
 
@@ -271,14 +276,17 @@ def install() -> torch.device:
     """Make the device known to torch and to Triton's interpreter, for the rest of the process, and return it."""
     if not _libraries:
         torch.utils.backend_registration._setup_privateuseone_for_python_backend(backend_module=_Module())
-        everything = torch.library.Library("_", "IMPL")
+        library: Any = torch.library.Library
+        everything = library("_", "IMPL")
         everything.fallback(_made, "PrivateUse1")
-        own = torch.library.Library("aten", "IMPL")
+        own = library("aten", "IMPL")
         # torch makes these by writing into an empty tensor that grows, which a wrapper cannot.
         for name in ("arange", "arange.start", "arange.start_step"):
             own.impl(name, _maker(name), "PrivateUse1")
         _libraries.extend((everything, own))
-        # These copy numbers to the device below what Python can look into.
+        # These copy numbers to the device below what Python can look into. torch keeps a list of them for `with
+        # torch.device(...)`, which has to name the ones that do the work.
+        _device._device_constructors()
         torch.tensor, torch.as_tensor = _by_copy(torch.tensor), _by_copy(torch.as_tensor)
         _let_triton_in()
     return DEVICE

@@ -157,8 +157,8 @@ def driven(
     for seed in range(seeds):
         scripts = script_batch(10, seed, target.info.vocab_size, resolved.num_speculative_tokens)
         if gaps:
-            lost = [{"skip": 3 * (i % 2), "off": frozenset({1, 2}), "preempt": 3} for i in range(len(scripts))]
-            scripts = [replace(script, **changes) for script, changes in zip(scripts, lost, strict=True)]
+            off = frozenset({1, 2})
+            scripts = [replace(script, skip=3 * (i % 2), off=off, preempt=3) for i, script in enumerate(scripts)]
         driver.run(scripts)
     assert driver.problems == []
     assert len(watch.rows) > least

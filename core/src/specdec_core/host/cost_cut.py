@@ -22,7 +22,7 @@ from specdec_core.stats import StepStats
 if TYPE_CHECKING:
     from specdec_core.config.speculative import ResolvedConfig
 
-FIRST: Final = 24  # decode steps of a session that run uncut
+FIRST: Final = 64  # decode steps of a session that run uncut
 MEASURED: Final = 2  # steps without drafts from which on their cost counts as known,
 PLAIN_EVERY: Final = 256  # and steps with drafts until another one without
 MARGIN: Final = 0.01  # a cut must promise more tokens than this for each request of the step

@@ -17,8 +17,15 @@ ROOM: Final = 64  # ids that a request has room for at the least
 
 
 def read_only(array: npt.ArrayLike | npt.NDArray[Kind]) -> npt.NDArray[Kind]:
-    """Return a copy that nobody can write into, nor make writable; the array given stays as it is."""
+    """Return a copy that nobody can write into, nor make writable; the array given stays as it is.
+
+    One that is such a copy already, or a part of one, is returned itself.
+    """
     given = np.asarray(array)
+    if not given.flags.writeable and given.flags.c_contiguous:
+        owner: Any = given.base
+        if type(owner) is bytes or (type(owner) is np.ndarray and type(owner.base) is bytes):
+            return given
     if not given.size:
         empty = np.empty(given.shape, given.dtype)
         empty.flags.writeable = False

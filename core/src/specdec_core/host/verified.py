@@ -65,6 +65,10 @@ def verified_rows(answers: Sequence[Answers | None], n: int) -> VerifiedRows:
         none = np.empty(0, np.int32)
         nowhere = np.empty((0, n), np.int32)
         return VerifiedRows(none, none, none, np.empty(0, np.bool_), nowhere, nowhere.astype(np.float32))
+    if len(answers) == 1:
+        (one,) = there
+        request = np.zeros(len(one.tokens), np.int32)
+        return VerifiedRows(request, one.tokens, one.parents, one.accepted, one.top_ids, one.top_logprobs)
     return VerifiedRows(
         request=np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),
         tokens=np.concatenate([one.tokens for one in there]),

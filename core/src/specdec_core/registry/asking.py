@@ -141,7 +141,8 @@ def _one_child(
     except OSError as error:
         raise _NoChild(str(error)) from error
     lines: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=_read, args=(child.stdout, lines), daemon=True).start()
+    reader = threading.Thread(target=_read, args=(child.stdout, lines), daemon=True)
+    reader.start()
     try:
         _send(child, json.dumps(data, default=str))
         # What a plugin reads of the hub may have to be fetched first, however long that takes.
@@ -150,6 +151,7 @@ def _one_child(
     finally:
         child.kill()
         child.wait()
+        reader.join(1.0)  # it closes the pipe, which what the child has started may hold open
 
 
 def _send(child: subprocess.Popen[str], text: str) -> None:

@@ -80,7 +80,7 @@ class Row:
         return sum(bool(ids) for ids in self.ids)
 
     def without_times(self) -> dict[str, Any]:
-        """Return what a second run on the same machine repeats, as plain data."""
+        """Return what a second run repeats, as plain data, where no draft is cut by the time of its row."""
         return {name: value for name, value in asdict(self).items() if name not in TIMES}
 
     @classmethod

@@ -92,16 +92,16 @@ class Examination:
         try:
             resolved = self._resolved(config, target)
         except ConfigError as error:
-            found = [Finding("configuration", "problem", str(problem)) for problem in error.problems]
+            problems = [Finding("configuration", "problem", str(problem)) for problem in error.problems]
             return Report(
-                self.model.model, self.draft, tuple(found or [Finding("configuration", "problem", str(error))])
+                self.model.model, self.draft, tuple(problems or [Finding("configuration", "problem", str(error))])
             )
         findings = list(look(target, resolved))
         config.setdefault(K, resolved.num_speculative_tokens)
         with self._llm(config, target) as llm:
             params = SamplingParams(temperature=0.0, max_tokens=self.max_tokens)
-            found = overflow(resolved, llm._engine.target.dtype)
-            findings += [] if found is None else [found]
+            further = overflow(resolved, llm._engine.target.dtype)
+            findings += [] if further is None else [further]
             ids = encode(llm, self.prompts, self.chat, params)
             tried = tuple(probe(llm, ids, self.max_tokens))
             failures = llm.get_metrics().failures

@@ -86,8 +86,8 @@ class BlockPlan:
         tokens = np.where(offset == 0, newest[owner], shape.mask)
         device = drafts.states.device
         step = cache.append(drafts.names, counts.tolist(), mutual=True)
-        rows_in = (tokens, drafts.positions[owner] + offset, offset)
-        states = self._head.run(*all_to_device(rows_in, device), cache.arena, step)
+        ids, positions, places = all_to_device((tokens, drafts.positions[owner] + offset, offset), device)
+        states = self._head.run(ids, positions, places, cache.arena, step)
         place = offset - shape.first
         end = of_blocks if whole else drafts.limits
         rows = np.flatnonzero((place >= 0) & (place < end[owner]))

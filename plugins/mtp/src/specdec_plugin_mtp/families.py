@@ -22,10 +22,6 @@ NO_CLASS: Final = f"transformers has no class for its target: {THROUGH_VLLM}"
 NOT_STUDIED: Final = f"the layout of its MTP tensors has not been studied: {THROUGH_VLLM}"
 NOT_BUILT: Final = f"its MTP modules are not built yet: {THROUGH_VLLM}"
 HYBRID: Final = f"its target has recurrent layers, and its MTP modules are not built yet: {THROUGH_VLLM}"
-OVER_STREAMS: Final = (
-    "its checkpoint has DSpark modules, which read all residual streams of the target, and no host delivers these yet: "
-    "no other method drafts with them either; give a draft of another kind, or a method that needs none"
-)
 
 # A file of a language model in another one, whose text_config takes its place before any row is tried.
 WRAPPERS: Final = ("NemotronH_Super_Omni_Reasoning_V3", "NemotronH_Omni_Reasoning_V3")
@@ -72,7 +68,7 @@ DEEPSEEK_V41: Final = Family(
     types=("deepseek_v41",),
     becomes="deepseek_mtp",
     counts=NEXTN,
-    why_not=OVER_STREAMS,
+    why_not="its DSpark modules read all residual streams of the target, which no host delivers: give another draft",
     vllm_drafts=False,
 )
 MIMO: Final = Family(

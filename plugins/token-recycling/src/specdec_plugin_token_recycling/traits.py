@@ -39,4 +39,7 @@ def defaults_of(ctx: MethodContext[RecyclingOptions]) -> Sequence[Default]:
 
 def expected_failures() -> Mapping[str, str]:
     """Return what does not hold while requests share a table."""
-    return {"test_a_batch_drafts_what_its_rows_draft_alone": "drafts may depend on outputs of other requests"}
+    return {
+        "test_a_batch_drafts_what_its_rows_draft_alone": "drafts may depend on outputs of other requests",
+        "test_a_name_can_be_used_again_after_finish": "what ranks are worth is learnt from all requests",
+    }

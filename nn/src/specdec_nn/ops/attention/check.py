@@ -4,12 +4,14 @@ On a GPU calls are captured in a graph and replayed, so that what is timed is ke
 shown by the way. On a CPU, at small sizes, it is a dry run of the same code.
 """
 
+# mypy: disallow-untyped-calls=False
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -110,7 +112,7 @@ def run(device: torch.device, *, small: bool = False, dtype: torch.dtype = torch
         batch = _batch(case, device, dtype, small=small)
         for name, op in _backends(device):
             error = _error(batch, case, op)
-            seconds = _seconds(lambda n, op=op, batch=batch: batch.call(op, n), device)
+            seconds = _seconds(partial(batch.call, op), device)
             record = {"op": f"attention.{name}", "case": case.name, "equal": error <= ERROR[dtype], "error": error}
             speed = case.bytes / seconds / rate
             records.append(

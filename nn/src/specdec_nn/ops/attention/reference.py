@@ -69,8 +69,8 @@ class AttentionStep:
         if plan is None:
             rows = np.flatnonzero(self.slots >= 0)
             pages, offsets = np.divmod(self.slots[rows].astype(np.int64), self.page_size)
-            chosen, *places = all_to_device((rows, pages, offsets), device)
-            plan = (None if len(rows) == len(self.slots) else chosen, *places)
+            chosen, pages_there, offsets_there = all_to_device((rows, pages, offsets), device)
+            plan = (None if len(rows) == len(self.slots) else chosen, pages_there, offsets_there)
             self.plans[device] = plan
         return plan
 

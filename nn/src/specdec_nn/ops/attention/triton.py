@@ -246,7 +246,7 @@ def _cases() -> Iterator[PtxCase]:
         options = OPTIONS | {"num_warps": launch.tile.warps, "num_stages": launch.tile.stages}
         strides = "q_row q_head k_page k_head k_key v_page v_head v_key out_row"
         yield PtxCase(_attend, types, constants | _halves(layer) | own, options, strides, label)
-        if launch.joined and kind == "bf16":
+        if rows in (1, 8):
             joined = {f"*{kind}": "out sinks", "*fp32": "partials", "*i32": "bits segments"}
             yield PtxCase(_join, joined, constants, OPTIONS, "out_row", label)
     types = {"*bf16": "k v k_pages v_pages out", "*i32": "slots"}

@@ -2,9 +2,8 @@
 
 A program takes a block of queries, rows of one segment times the query heads of one kv head, through a part of the keys
 that they see, tile by tile (FlashAttention-2, arXiv 2307.08691, section 3.1). Where blocks are few, the keys are split
-between programs, and a second kernel joins the parts (Flash-Decoding). Tiles that all rows of a block see whole are
-loaded unmasked; at the edges keys are masked, and rows are kept from what others see there, NaN and infinity included.
-Grids follow from `Sizes` alone, and a program whose block, segment or part is not there ends at once.
+between programs, and a second kernel joins the parts (Flash-Decoding). Grids follow from `Sizes` alone, and a program
+whose block, segment or part is not there ends at once.
 """
 
 # Triton reads annotations as code of the kernel, so kernels carry none but constexpr.
@@ -20,6 +19,7 @@ import triton.language as tl
 
 from specdec_nn.ops.attention.device_tables import BLANK, FIELDS, MUTUAL
 from specdec_nn.ops.attention.launches import GROUP, LEAST_TILES
+from specdec_nn.ops.attention.triton_bits import node_of, ones, within
 from specdec_nn.ops.triton_cache import check_cache
 
 check_cache()
@@ -32,45 +32,6 @@ _FIELDS, _MUTUAL, _BLANK = tl.constexpr(FIELDS), tl.constexpr(MUTUAL), tl.conste
 _GROUP, _LEAST_TILES, _HEADER = tl.constexpr(GROUP), tl.constexpr(LEAST_TILES), tl.constexpr(HEADER)
 _NEVER, _LOG2E = tl.constexpr(float("-inf")), tl.constexpr(LOG2E)
 _ZEROED = tl.constexpr(1024)  # elements of a padding row that are cleared at once
-
-
-@triton.jit
-def _ones(x):
-    """Return how many bits of a block of int32 are set."""
-    x = x - ((x >> 1) & 0x55555555)
-    x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
-    x = (x + (x >> 4)) & 0x0F0F0F0F
-    x = x + (x >> 8)
-    return (x + (x >> 16)) & 0x3F
-
-
-@triton.jit
-def _within(row_bits, alive, words, b, window):
-    """Return, for rows [M] and nodes b [N], whether at most `window` ancestors of a row are at b or after it."""
-    count = tl.zeros((row_bits.shape[0], b.shape[0]), tl.int32)
-    sign = tl.zeros((1, b.shape[0]), tl.int32) - 2
-    for n in range(0, words):
-        word = tl.load(row_bits + n, mask=alive, other=0)[:, None]
-        shift = tl.minimum(tl.maximum(b - n * 32, 0), 31)[None, :]
-        later = (word >> shift) & ~(sign << (31 - shift))
-        count += tl.where((b < n * 32 + 32)[None, :], _ones(later), 0)
-    return count <= window
-
-
-@triton.jit
-def _node(path, words, i):
-    """Return the number of the i-th node of a path, for i [N], from the bits of its last row."""
-    node = i * 0
-    place = tl.arange(0, 32)
-    bit = (place * 0 + 1) << place
-    before = 0
-    for n in range(0, words):
-        word = tl.load(path + n)
-        rank = before + _ones(word & (bit - 1))
-        found = ((word & bit) != 0)[None, :] & (rank[None, :] == i[:, None])
-        node += tl.sum(tl.where(found, (place + n * 32)[None, :], 0), 1)
-        before += _ones(word)
-    return node
 
 
 @triton.jit
@@ -102,7 +63,7 @@ def _stretch(
         inside = (key >= first) & (key < end)
         at = key
         if PATHS:
-            at = tl.where(key >= tree, tree + _node(row_bits, words, key - tree), key)
+            at = tl.where(key >= tree, tree + node_of(row_bits, words, key - tree), key)
         if MASKED:
             page = tl.load(table + at // PAGE, mask=inside, other=0).to(tl.int64)
         else:
@@ -137,7 +98,7 @@ def _stretch(
                     bit += tl.where(own[None, :], (word[:, None] >> (b & 31)[None, :]) & 1, 0)
                 branch = bit != 0
                 if NARROW:
-                    branch = branch & _within(row_bits, alive, words, b, window)
+                    branch = branch & within(row_bits, alive, words, b, window)
                 seen = seen | branch
             score = tl.where(seen, score, _NEVER)
         new = tl.maximum(top, tl.max(score, 1))
@@ -185,14 +146,14 @@ def _queries(
         depth = rows * 0 - 1
         for n in range(0, words):
             word = tl.load(bits + (start + before).to(tl.int64) * words + n, mask=(rows > 0) & (kind >= 0), other=0)
-            depth += _ones(word)
+            depth += ones(word)
         own = tl.where(kind >= 0, kind + depth, own)
     end = tl.where(kind == _MUTUAL, context + count, own + rows)
     position = own + r
     if WINDOWED and TREES and not PATHS:
         depths, nodes = r * 0 - 1, tl.where(kind >= 0, rows, 0)
         for n in range(0, words):
-            depths += _ones(tl.load(row_bits + n, mask=r < nodes, other=0))
+            depths += ones(tl.load(row_bits + n, mask=r < nodes, other=0))
         position = tl.where(kind >= 0, kind + depths, position)
     return rows, start + before, own, end, kind, position
 
@@ -217,7 +178,6 @@ def _finish(acc, top, total, sink, SINKS: tl.constexpr):
         keep = tl.exp2(top - high)
         total = total * keep + tl.exp2(sink - high)
         acc = acc * keep[:, None]
-    # Queries that are not there may have seen nothing.
     return acc / tl.where(total == 0.0, 1.0, total)[:, None]
 
 

@@ -20,9 +20,6 @@ from specdec_nn.ops.cpu.elements import KINDS
 # Outputs of a block by its number of rows: their sums and the weights at hand fill the registers, 32 or 16.
 OUTPUTS: Final = (0, 8, 8, 6, 4, 4, 4, 3, 3) if simd.WIDE else (0, 4, 2, 1, 1)
 ROWS: Final = len(OUTPUTS) - 1  # the most rows of a block
-# Rows that a block is computed for by its number of rows: where a block of one more takes less time, the last row is
-# computed twice.
-TILES: Final = (0, 1, 2, 4, 4, 5, 6, 8, 8) if simd.WIDE else (0, 1, 2, 3, 4)
 LINE: Final = 64  # bytes of a cache line
 VECTOR: Final = 4 * simd.LANES  # bytes of the lanes of one sum
 
@@ -67,15 +64,9 @@ def _folded(b: Any, vectors: dict[int, Any]) -> Any:
     return level[0]
 
 
-def _places(b: Any, first: Any, step: Any, last: Any, count: int) -> list[Any]:
-    """Return `count` addresses from the first one on, none beyond the last."""
-    places = [b.add(first, b.mul(step, simd.const(n))) for n in range(count)]
-    return [b.select(b.icmp_unsigned("<", place, last), place, last) for place in places]
-
-
 def _emit_sums(b: Any, name: str, rows: int, arguments: Any) -> None:
     """Emit sums[m, o] of `rows` rows and `count` outputs, OUTPUTS[rows] at a time."""
-    x, x_row, x_last, w, w_row, w_last, groups, count, ahead, pace, sums, sums_row, carry, begins, ends = arguments
+    x, x_row, w, w_row, w_last, groups, count, ahead, pace, sums, sums_row, carry, begins, ends = arguments
     outputs = simd.const(OUTPUTS[rows])
     turns = b.sdiv(b.add(count, b.sub(outputs, simd.const(1))), outputs)
     with cgutils.for_range(b, turns) as loop:
@@ -84,19 +75,20 @@ def _emit_sums(b: Any, name: str, rows: int, arguments: Any) -> None:
         soon = b.add(ahead, b.mul(b.mul(loop.index, groups), pace))
         kept = b.add(carry, b.mul(loop.index, simd.const(OUTPUTS[rows] * rows * VECTOR)))
         stretch = (kept, begins, ends)
-        rest = (place, w_row, w_last, groups, soon, pace, target, sums_row)
-        _emit_block(b, name, rows, (x, x_row, x_last, *rest), stretch)
+        _emit_block(b, name, rows, (x, x_row, place, w_row, w_last, groups, soon, pace, target, sums_row), stretch)
 
 
 def _emit_block(b: Any, name: str, rows: int, arguments: Any, stretch: Any) -> None:
     """Emit sums[m, r] of `rows` rows and OUTPUTS[rows] outputs, or the part that a stretch of inputs adds to them."""
     carry, begins, ends = stretch
-    x, x_row, x_last, w, w_row, w_last, groups, ahead, pace, sums, sums_row = arguments
+    x, x_row, w, w_row, w_last, groups, ahead, pace, sums, sums_row = arguments
     outputs, size, group = OUTPUTS[rows], simd.size(name), group_size(name)
     parts, step = group // simd.LANES, simd.const(group * size)
-    # Rows and outputs past the last one repeat it, and are thrown away.
-    x_rows = _places(b, x, x_row, x_last, rows)
-    w_rows = _places(b, w, w_row, w_last, outputs)
+    x_rows = [b.add(x, b.mul(x_row, simd.const(m))) for m in range(rows)]
+    w_rows = []
+    for r in range(outputs):  # outputs past the last one repeat it, and are thrown away
+        place = b.add(w, b.mul(w_row, simd.const(r)))
+        w_rows.append(b.select(b.icmp_unsigned("<", place, w_last), place, w_last))
 
     # The next outputs come to the first-level cache whole. Of what is further ahead, one line a group comes to the
     # second level, however many there are: the processor takes it for a sequence, and fetches those between by itself.
@@ -155,8 +147,8 @@ def _emit_store(b: Any, rows: int, outputs: int, totals: list[Any], sums: Any, s
 def _make_sums(name: str) -> Any:
     @intrinsic
     def sums_of(
-        _: Any, rows: Any, x: Any, x_row: Any, x_last: Any, w: Any, w_row: Any, w_last: Any, groups: Any,
-        count: Any, ahead: Any, pace: Any, sums: Any, sums_row: Any, carry: Any, begins: Any, ends: Any
+        _: Any, rows: Any, x: Any, x_row: Any, w: Any, w_row: Any, w_last: Any, groups: Any, count: Any, ahead: Any,
+        pace: Any, sums: Any, sums_row: Any, carry: Any, begins: Any, ends: Any
     ) -> Any:  # fmt: skip
         """Write sums [rows, count] float32, and a few after each row; rows in 1 .. ROWS, distances in bytes.
 
@@ -179,7 +171,7 @@ def _make_sums(name: str) -> Any:
                 b.branch(done)
             b.position_at_end(done)
 
-        return simd.procedure(16, emit)
+        return simd.procedure(15, emit)
 
     return sums_of
 

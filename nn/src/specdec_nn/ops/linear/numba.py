@@ -39,7 +39,6 @@ STRETCH: Final = 24 * 1024  # bytes of the rows of a block that all outputs of a
 _KINDS: Final = {getattr(torch, name): index for index, name in enumerate(KINDS)}
 _OUTPUTS: Final = blocks.OUTPUTS
 _ROWS: Final = blocks.ROWS
-_TILES: Final = blocks.TILES
 _GROUPS: Final = tuple(blocks.group_size(name) for name in KINDS)
 _sums_f32, _finish_f32, _spread_f32 = (made["float32"] for made in blocks.MADE)
 _sums_bf16, _finish_bf16, _spread_bf16 = (made["bfloat16"] for made in blocks.MADE)
@@ -69,29 +68,25 @@ def spread_rows(kind: int, x: int, x_row: int, rows: int, inputs: int, wide: int
 
 
 @njit(nogil=True, error_model="numpy")
-def _sums(kind: int, some: int, x: int, x_row: int, w: int, w_row: int, w_last: int, groups: int, count: int,
+def _sums(kind: int, rows: int, x: int, x_row: int, w: int, w_row: int, w_last: int, groups: int, count: int,
           ahead: int, pace: int, sums: int) -> None:  # fmt: skip
     """Write the sums of a block of rows, in stretches of inputs that keep the rows in the nearest cache."""
-    rows, x_last = _TILES[some], x + (some - 1) * x_row
     outputs, group = _OUTPUTS[rows], _GROUPS[kind]
     turns, most = (count + outputs - 1) // outputs, max(1, STRETCH // (rows * group * 4))
     stretches, done, carry = (groups + most - 1) // most, 0, sums + _CARRY
     for n in range(stretches):
-        each = groups * (n + 1) // stretches - done
+        some = groups * (n + 1) // stretches - done
         begins, ends, soon = int(n == 0), int(n == stretches - 1), ahead + turns * done * pace
         if kind == BFLOAT16:
-            _sums_bf16(rows, x + done * group * 4, x_row, x_last + done * group * 4, w + done * group * 2, w_row,
-                       w_last + done * group * 2, each, count, soon, pace, sums, _SUMS_ROW, carry, begins,
-                       ends)  # fmt: skip
+            _sums_bf16(rows, x + done * group * 4, x_row, w + done * group * 2, w_row, w_last + done * group * 2, some,
+                       count, soon, pace, sums, _SUMS_ROW, carry, begins, ends)  # fmt: skip
         elif kind == FLOAT32:
-            _sums_f32(rows, x + done * group * 4, x_row, x_last + done * group * 4, w + done * group * 4, w_row,
-                      w_last + done * group * 4, each, count, soon, pace, sums, _SUMS_ROW, carry, begins,
-                      ends)  # fmt: skip
+            _sums_f32(rows, x + done * group * 4, x_row, w + done * group * 4, w_row, w_last + done * group * 4, some,
+                      count, soon, pace, sums, _SUMS_ROW, carry, begins, ends)  # fmt: skip
         elif HAS_HALF:
-            _sums_f16(rows, x + done * group * 4, x_row, x_last + done * group * 4, w + done * group * 2, w_row,
-                      w_last + done * group * 2, each, count, soon, pace, sums, _SUMS_ROW, carry, begins,
-                      ends)  # fmt: skip
-        done += each
+            _sums_f16(rows, x + done * group * 4, x_row, w + done * group * 2, w_row, w_last + done * group * 2, some,
+                      count, soon, pace, sums, _SUMS_ROW, carry, begins, ends)  # fmt: skip
+        done += some
 
 
 def _panel(kind: int, size: int, wide: int, rows: int, inputs: int, w: int, w_row: int, bias: int, out: int,
@@ -109,8 +104,7 @@ def _panel(kind: int, size: int, wide: int, rows: int, inputs: int, w: int, w_ro
     for number in range(passes):
         r = number * _ROWS
         some = min(_ROWS, rows - r)
-        outputs_at_once = _OUTPUTS[_TILES[some]]
-        turns = (PANEL + outputs_at_once - 1) // outputs_at_once * groups
+        turns = (PANEL + _OUTPUTS[some] - 1) // _OUTPUTS[some] * groups
         _sums(kind, some, wide + r * x_row, x_row, place, w_row, w_last, groups, count,
               place + PANEL * w_row + number * part, (part + turns - 1) // turns, sums)  # fmt: skip
         for m in range(some):
