@@ -58,7 +58,7 @@ def test_families_that_only_vllm_drafts_for_are_left_to_it_and_no_other_way_is_o
     with pytest.raises(ConfigError, match=r"mtp does not draft for .*recurrent layers.*vLLM has no such key"):
         route_of(hybrid, {**one, "disable_by_batch_size": 4})
     v41 = made.folder_of(tmp_path / "v41", made.config("deepseek_v41", "DeepseekV41ForCausalLM", **keys))
-    with pytest.raises(ConfigError, match="name the method dspark"):
+    with pytest.raises(ConfigError, match="residual streams of the target, which no host delivers"):
         route_of(v41, one)
 
 
