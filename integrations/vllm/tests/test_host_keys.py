@@ -54,7 +54,7 @@ def test_schedule_step_budget_controller_and_observers_are_honoured(llama, expec
     del llm
     gc.collect()  # the drafter is closed when vLLM lets it go
     steps = watching.steps
-    assert (len(watching.started), len(watching.finished)) == (1, 1)
+    assert (len(watching.started), len(watching.ended)) == (1, 1)
     assert watching.started[0]["controller"]["name"] == "watching"
     assert [step.request_ids for step in watching.observed] == [step.request_ids for step in steps]
     # The schedule, the budget of a step, the controller.
@@ -76,7 +76,7 @@ def test_schedule_step_budget_controller_and_observers_are_honoured(llama, expec
         counted["spec_decode_num_accepted_tokens"],
     )
     assert accepted > 0
-    assert (watching.finished[0]["drafted"], watching.finished[0]["accepted"]) == (drafted, accepted)
+    assert (watching.ended[0]["drafted"], watching.ended[0]["accepted"]) == (drafted, accepted)
     assert all(step.rows >= len(step.request_ids) for step in steps)
 
 

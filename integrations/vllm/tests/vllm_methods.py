@@ -146,7 +146,7 @@ class Watching:
 
     def clear(self, fails=False):
         self.fails = fails
-        self.steps, self.observed, self.started, self.finished, self.slow = [], [], [], [], set()
+        self.steps, self.observed, self.started, self.ended, self.slow = [], [], [], [], set()
 
     @hookimpl
     def specdec_make_controller(self):
@@ -171,7 +171,7 @@ class Watching:
 
     @hookimpl
     def specdec_session_finished(self, summary):
-        self.finished.append(summary)
+        self.ended.append(summary)
 
 
 plugin = Plugin()
