@@ -67,7 +67,7 @@ class Timing:
 
 
 def synthetic_ids(n: int, seed: int) -> IntArray:
-    """Return ids with a skewed law in which passages of 5 to 300 ids come back again and again."""
+    """Return ids with a skewed distribution in which passages of 5 to 300 ids come back again and again."""
     rng = np.random.default_rng(seed)
     ids = (rng.zipf(1.2, n) % VOCAB_SIZE).astype(np.int32)
     at = 500

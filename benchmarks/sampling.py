@@ -145,7 +145,7 @@ def costs(sampler: Sampler, rows: int, budget: float) -> list[Cost]:
 
 
 def verifying(sampler: Sampler, rows: int, budget: float) -> list[Verifying]:
-    """Time verifiers on one request with rows - 1 drafts, one-hot and drawn from laws."""
+    """Time verifiers on one request with rows - 1 drafts, one-hot and drawn from distributions."""
     info = TargetInfo.from_config("benchmark", {"vocab_size": VOCAB, "hidden_size": 8, "num_hidden_layers": 1}, 4096)
     logits = logits_like_a_models(rows)
     chosen = rows_of(sampler, SamplingParams(max_tokens=1000, **TRUNCATED), rows, np.random.default_rng(0))
@@ -158,8 +158,8 @@ def verifying(sampler: Sampler, rows: int, budget: float) -> list[Verifying]:
     for name, kind, draft, traits in (
         ("coupled", "one-hot", one_hot, MethodTraits()),
         ("standard", "one-hot", one_hot, MethodTraits()),
-        ("standard", "soft", soft, MethodTraits(law="soft")),
-        ("block", "soft", soft, MethodTraits(law="soft")),
+        ("standard", "soft", soft, MethodTraits(draft_distribution="soft")),
+        ("block", "soft", soft, MethodTraits(draft_distribution="soft")),
     ):
         registry = Registry(Catalog.discover().with_local({"fixed": stub_plugin(Fixed([1]), traits=traits)}))
         config = {"method": "fixed", "num_speculative_tokens": rows - 1, "rejection_sample_method": name}

@@ -22,7 +22,7 @@ _hidden = 1
 @dataclass(frozen=True)
 class Draft(Base):
     tokens: list[int]
-    law: str = "soft"
+    distribution: str = "soft"
 
     def keep(self, mask: Mask, *, strict: bool = False) -> Draft: ...
     def _own(self): ...
@@ -37,7 +37,7 @@ LINES = [
     "LIMIT: Final = 4",
     "Draft: dataclass(frozen=True)(Base)",
     "Draft.tokens: list[int]",
-    "Draft.law: str = 'soft'",
+    "Draft.distribution: str = 'soft'",
     "Draft.keep: (self, mask: Mask, *, strict: bool=False) -> Draft",
     "Options: class(BaseModel)",
     "Options.k: int = Field(3, ge=1)",
@@ -60,9 +60,9 @@ def test_a_record_has_names_signatures_and_fields() -> None:
 
 
 def test_a_difference_tells_what_is_gone_changed_and_new() -> None:
-    after = [line.replace("k: int)", "k: int, n: int)") for line in LINES if not line.startswith("Draft.law")]
+    after = [line.replace("k: int)", "k: int, n: int)") for line in LINES if not line.startswith("Draft.distribution")]
     assert difference(LINES, [*after, "more: ()"]) == [
-        "removed  Draft.law: str = 'soft'",
+        "removed  Draft.distribution: str = 'soft'",
         "changed  make: (k: int) -> Draft\n     to  make: (k: int, n: int) -> Draft",
         "added    more: ()",
     ]

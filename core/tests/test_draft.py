@@ -51,7 +51,7 @@ def closed(draft: Draft, mask: np.ndarray) -> np.ndarray:
     return mask
 
 
-def test_what_stays_keeps_its_path_its_law_its_confidence_and_its_part() -> None:
+def test_what_stays_keeps_its_path_its_distribution_its_confidence_and_its_part() -> None:
     rng = np.random.default_rng(0)
     changed = 0
     for _ in range(300):

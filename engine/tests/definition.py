@@ -1,4 +1,4 @@
-"""What sampling parameters mean, spelled out one id at a time in float64 for a target that is a table of laws."""
+"""What sampling parameters mean, spelled out one id at a time in float64 for a target that is a table."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def truncated(y: list[float], params: SamplingParams) -> list[float]:
     return [value if v in kept else -math.inf for v, value in enumerate(y)]
 
 
-def law_after(table: Any, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> Any:
-    """The law of the next token, [V]."""
+def distribution_after(table: Any, params: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> Any:
+    """The distribution of the next token, [V]."""
     y = np.array(logits_after(table, params, prompt, output))
     weights = np.exp(y - y.max())
     return weights / weights.sum()

@@ -106,9 +106,11 @@ def test_an_id_just_behind_the_edge_of_min_p_has_a_small_margin(llm: LLM, logits
 
 @pytest.mark.parametrize("distance", [NEAR, 0.02])
 def test_an_id_just_behind_the_edge_of_top_p_has_a_small_margin(llm: LLM, logits: Any, distance: float) -> None:
-    law = torch.softmax(torch.tensor(logits), 0).numpy()
+    distribution = torch.softmax(torch.tensor(logits), 0).numpy()
     best, second = (int(token) for token in np.argsort(-logits)[:2])
-    params = SamplingParams(top_p=float(law[best]) - distance, max_tokens=1, seed=seed_for(logits, [best], second))
+    params = SamplingParams(
+        top_p=float(distribution[best]) - distance, max_tokens=1, seed=seed_for(logits, [best], second)
+    )
     found = reported(llm, params, second)
     assert found.margin == pytest.approx(distance, abs=1e-5)
     assert found.verdict == "fault" or distance == NEAR

@@ -34,8 +34,8 @@ BREAKERS = {
     "a row too few": lambda: breakers.WrongRowCount(-1, every=2, inner=Garbage(128)),
     "lengths that do not add up": lambda: breakers.WrongLengthsSum(every=2, inner=Garbage(128)),
     "parents after their children": lambda: breakers.BadParents(every=2, inner=Garbage(128)),
-    "laws with a nan": lambda: breakers.BadLaw(128, every=2, inner=soft()),
-    "laws that do not exist": lambda: breakers.BadLaw(128, rows=True, every=2, inner=soft()),
+    "distributions with a nan": lambda: breakers.BadDistribution(128, every=2, inner=soft()),
+    "distributions that do not exist": lambda: breakers.BadDistribution(128, rows=True, every=2, inner=soft()),
     "no draft at all": lambda: breakers.WrongType(every=2, inner=Garbage(128)),
 }
 

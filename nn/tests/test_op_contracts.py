@@ -38,6 +38,6 @@ class TestRace(KernelContract):
                 np.arange(rows, dtype=np.int32),
                 np.zeros(rows, np.int32),
             )
-            law = torch.from_numpy(rng.dirichlet(np.ones(300), rows).astype(np.float32))
-            found += [(law, noise, purpose) for purpose in (Purpose.TARGET, Purpose.DRAFT)]
+            distribution = torch.from_numpy(rng.dirichlet(np.ones(300), rows).astype(np.float32))
+            found += [(distribution, noise, purpose) for purpose in (Purpose.TARGET, Purpose.DRAFT)]
         return found

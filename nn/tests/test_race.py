@@ -142,7 +142,7 @@ def test_a_draw_depends_on_its_own_row_and_nothing_else(op):
 
 @pytest.mark.parametrize("key", ["request key", "position", "sample"])
 @pytest.mark.parametrize("op", OPS)
-def test_winners_follow_the_law(op, key):
+def test_winners_follow_the_distribution(op, key):
     """60,000 draws in one batch that differ in one part of their key alone; weights unnormalised, some truncated."""
     n = 60_000
     weights = torch.tensor([0.0, 3.0, 0.5, 0.0, 2.0, 1.0, 0.25, 0.05, 4.0, 0.0])

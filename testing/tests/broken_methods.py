@@ -224,7 +224,7 @@ BROKEN = {
     "WrongRowCount": (RAGGED, each_time(lambda: breakers.WrongRowCount(every=7))),
     "WrongLengthsSum": (RAGGED, each_time(breakers.WrongLengthsSum)),
     "BadParents": (RAGGED, each_time(breakers.BadParents, shape="tree")),
-    "BadDistribution": (RAGGED, each_time(lambda: breakers.BadLaw(VOCAB), law="soft")),
+    "BadDistribution": (RAGGED, each_time(lambda: breakers.BadDistribution(VOCAB), draft_distribution="soft")),
     "WrongType": (RAGGED, each_time(lambda: breakers.WrongType(every=9))),
     "Raising": (RAGGED, each_time(lambda: breakers.Raises("propose", every=4))),
     "Silent": ("test_something_is_drafted", each_time(Null)),
@@ -233,7 +233,7 @@ BROKEN = {
     "CrossTalk": ("test_a_batch_drafts_what_its_rows_draft_alone", each_time(CrossTalk)),
     "OtherDistribution": (
         "test_drawn_drafts_have_the_distribution_that_is_reported",
-        each_time(OtherDistribution, law="soft"),
+        each_time(OtherDistribution, draft_distribution="soft"),
     ),
     "Remembering": ("test_what_others_said_changes_drafts_only_where_the_traits_say_so", each_time(Remembering)),
     "Eager": ("test_rows_that_may_not_draft_are_empty", each_time(lambda: Eager([5] * 9))),
@@ -244,5 +244,5 @@ BROKEN = {
 }
 GOOD = {
     "Good": each_time(lambda: Garbage(VOCAB)),
-    "GoodDrawn": each_time(lambda: Soft(random_table(VOCAB, seed=2, concentration=0.1)), law="soft"),
+    "GoodDrawn": each_time(lambda: Soft(random_table(VOCAB, seed=2, concentration=0.1)), draft_distribution="soft"),
 }

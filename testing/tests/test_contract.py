@@ -41,7 +41,7 @@ class TestGarbageKeepsTheContract(StubContract):
 class TestSoftKeepsTheContract(StubContract):
     @pytest.fixture
     def plugins(self):
-        traits = MethodTraits(law="soft", shares_noise=True)
+        traits = MethodTraits(draft_distribution="soft", shares_noise=True)
         return {"stub": stub_plugin(lambda target: Soft(random_table(128), shared=True), traits=traits)}
 
 
@@ -140,7 +140,7 @@ CASES = [
     ("test_drafts_are_in_contract_over_ragged_batches", lambda: breakers.WrongRowCount(every=7)),
     ("test_drafts_are_in_contract_over_ragged_batches", lambda: breakers.WrongLengthsSum()),
     ("test_drafts_are_in_contract_over_ragged_batches", lambda: breakers.BadParents()),
-    ("test_drafts_are_in_contract_over_ragged_batches", lambda: breakers.BadLaw(128)),
+    ("test_drafts_are_in_contract_over_ragged_batches", lambda: breakers.BadDistribution(128)),
     ("test_drafts_are_in_contract_over_ragged_batches", lambda: breakers.WrongType(every=9)),
     ("test_drafts_are_in_contract_over_ragged_batches", lambda: breakers.Raises("propose", every=4)),
     ("test_drafts_survive_gaps_pauses_and_preemption", lambda: breakers.OutOfVocabulary(128, every=6)),

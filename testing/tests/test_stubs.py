@@ -17,7 +17,7 @@ from specdec_testing.breakers import StubFailure
 from specdec_testing.checking import draft_problems, host_rows
 from specdec_testing.driving import Driver, Script
 from specdec_testing.fakes import FakeRequest, FakeTarget
-from specdec_testing.laws import assert_follows, count
+from specdec_testing.goodness_of_fit import assert_follows, count
 from specdec_testing.recording import RecordingProposer
 from specdec_testing.stubs import Fixed, Garbage, Null, Perfect, Soft, noise_row, stub_plugin
 from specdec_testing.table import random_table, table_target
@@ -103,7 +103,7 @@ def test_soft_drafts_follow_the_table_they_report():
 def test_soft_with_shared_noise_draws_what_the_target_would_draw():
     table = random_table(6, 4)
     soft = Soft(table, shared=True)
-    assert soft.traits == MethodTraits(law="soft", shares_noise=True)
+    assert soft.traits == MethodTraits(draft_distribution="soft", shares_noise=True)
     request, q = said([1, 2], 3), table.astype(np.float32)
     (row,) = host_rows(soft.propose(batch_of(request, max_draft=3, keys=[99])))
     last = 3
@@ -136,11 +136,11 @@ def test_breakers_break_the_contract_in_their_own_way(match):
     [
         (breakers.BadParents(), MethodTraits(shape="tree")),
         (breakers.BadParents(), MethodTraits()),
-        (breakers.BadLaw(128), MethodTraits(law="soft")),
-        (breakers.BadLaw(128, rows=True), MethodTraits(law="soft")),
+        (breakers.BadDistribution(128), MethodTraits(draft_distribution="soft")),
+        (breakers.BadDistribution(128, rows=True), MethodTraits(draft_distribution="soft")),
     ],
 )
-def test_bad_trees_and_laws_are_found(breaker, traits):
+def test_bad_trees_and_distributions_are_found(breaker, traits):
     batch = batch_of(said([1], 2), said([3], 4, name="b"))
     assert draft_problems(breaker.propose(batch), batch, traits, 128)
 

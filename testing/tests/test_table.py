@@ -1,30 +1,30 @@
-"""The table target's law is the table, exactly, whatever stands before the newest id."""
+"""The table target's distribution is the table, exactly, whatever stands before the newest id."""
 
 import numpy as np
 import pytest
 import torch
 
-from specdec_testing.laws import assert_follows, count
+from specdec_testing.goodness_of_fit import assert_follows, count
 from specdec_testing.table import random_table, table_target
 
 
-def law_of(model, ids):
+def distribution_of(model, ids):
     with torch.inference_mode():
         return model(torch.tensor(ids), use_cache=False).logits.double().softmax(-1).numpy()
 
 
 @pytest.mark.parametrize("vocab_size", [2, 5, 16, 37, 128])
 @pytest.mark.parametrize("concentration", [0.1, 1.0])
-def test_law_is_the_row_of_the_newest_id(vocab_size, concentration):
+def test_distribution_is_the_row_of_the_newest_id(vocab_size, concentration):
     table = random_table(vocab_size, seed=3, concentration=concentration)
     ids = np.random.default_rng(0).integers(0, vocab_size, (2, 40))
-    assert np.abs(law_of(table_target(table), ids) - table[ids]).max() < 1e-6
+    assert np.abs(distribution_of(table_target(table), ids) - table[ids]).max() < 1e-6
 
 
 def test_impossible_ids_have_probability_zero():
     table = np.array([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0], [0.25, 0.75, 0.0]])
-    assert np.abs(law_of(table_target(table), [[0, 1, 2]]) - table).max() < 1e-6
-    assert law_of(table_target(table), [[1]])[0, 0, 1:].sum() == 0
+    assert np.abs(distribution_of(table_target(table), [[0, 1, 2]]) - table).max() < 1e-6
+    assert distribution_of(table_target(table), [[1]])[0, 0, 1:].sum() == 0
 
 
 def test_logits_do_not_depend_on_the_shape_of_the_batch():
@@ -47,8 +47,8 @@ def test_it_is_a_real_model_with_its_own_cache():
 
 
 @pytest.mark.parametrize("table", [np.ones((2, 3)), np.full((2, 2), 0.6), [[1.5, -0.5], [0.5, 0.5]], [[1.0]]])
-def test_what_is_no_table_of_laws_is_refused(table):
-    with pytest.raises(ValueError, match="table of laws"):
+def test_what_is_no_table_of_distributions_is_refused(table):
+    with pytest.raises(ValueError, match="table of distributions"):
         table_target(table)
 
 
@@ -60,23 +60,23 @@ def test_the_global_random_state_is_left_alone():
     assert torch.equal(torch.rand(2), expected)
 
 
-def test_samples_follow_their_law_and_no_other():
-    rng, law = np.random.default_rng(0), random_table(8, 5, 0.5)[0]
-    draws = rng.choice(8, size=20_000, p=law)
-    assert_follows(count(draws, 8), law)
-    shifted = 0.97 * law + 0.03 / 8
+def test_samples_follow_their_distribution_and_no_other():
+    rng, distribution = np.random.default_rng(0), random_table(8, 5, 0.5)[0]
+    draws = rng.choice(8, size=20_000, p=distribution)
+    assert_follows(count(draws, 8), distribution)
+    shifted = 0.97 * distribution + 0.03 / 8
     with pytest.raises(AssertionError, match="do not follow"):
         assert_follows(count(draws, 8), shifted)
 
 
 def test_small_cells_are_pooled():
-    law = np.array([0.5, 0.4999, 0.00005, 0.00005])
-    assert_follows([500, 499, 1, 0], law)
+    distribution = np.array([0.5, 0.4999, 0.00005, 0.00005])
+    assert_follows([500, 499, 1, 0], distribution)
     with pytest.raises(AssertionError, match="rare ids"):
-        assert_follows([500, 400, 50, 50], law)
+        assert_follows([500, 400, 50, 50], distribution)
 
 
-def test_each_row_is_held_to_its_own_law():
+def test_each_row_is_held_to_its_own_distribution():
     table = random_table(6, 2)
     rng = np.random.default_rng(1)
     counts = np.stack([rng.multinomial(5000, row) for row in table])
@@ -96,11 +96,11 @@ def test_too_few_counts_are_no_proof():
 
 
 def test_false_alarms_are_as_rare_as_the_significance_says():
-    rng, law = np.random.default_rng(2), random_table(20, 1, 0.3)[0]
+    rng, distribution = np.random.default_rng(2), random_table(20, 1, 0.3)[0]
     rejected = 0
     for _ in range(400):
         try:
-            assert_follows(rng.multinomial(2000, law), law, significance=0.05)
+            assert_follows(rng.multinomial(2000, distribution), distribution, significance=0.05)
         except AssertionError:
             rejected += 1
     assert 5 <= rejected <= 40

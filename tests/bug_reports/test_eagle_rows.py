@@ -14,7 +14,7 @@ from runs import ids_of, params, prompts, run, target
 
 from specdec_engine import LLM, SamplingParams
 from specdec_nn.drafters.draft_sampler import Picks
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.table import random_table, table_target
 
 WIDTH, VOCAB, SMALL = 32, 128, 40
@@ -147,8 +147,8 @@ def test_the_drafters_cache_is_freed_and_the_fifth_request_still_has_drafts_row_
 
 
 @pytest.mark.slow
-def test_a_head_of_fewer_ids_leaves_the_targets_law_row_58(tmp_path: Path) -> None:
-    """Its laws are zero on the ids that it lacks."""
+def test_a_head_of_fewer_ids_leaves_the_targets_distribution_row_58(tmp_path: Path) -> None:
+    """Its distributions are zero on the ids that it lacks."""
     size, table = 8, random_table(8, seed=58)
     tensors = checkpoints.eagle_3(size, vocab=size, draft_vocab=5)
     draft = checkpoints.save(tmp_path / "x", tensors, checkpoints.config(size))

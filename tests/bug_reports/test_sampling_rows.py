@@ -19,12 +19,12 @@ from specdec_engine import LLM, SamplingParams
 from specdec_engine.compare import first_difference
 from specdec_nn.ops.race.reference import race_reference
 from specdec_plugin_verifiers.coupled import Coupled
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.stubs import Fixed, Garbage, Perfect, Soft, Stub, stub_plugin
 from specdec_testing.table import random_table, table_target
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
-# The law of the reports, the same after every id.
+# The distribution of the reports, the same after every id.
 P, Q = np.tile([0.5, 0.3, 0.2], (3, 1)), np.tile([0.2, 0.5, 0.3], (3, 1))
 
 
@@ -46,7 +46,7 @@ def transitions(results: Any, size: int) -> Any:
 class ArgmaxOfSoft(Stub):
     """Drafts argmax(q) and says that it drew from q, which is not true."""
 
-    traits = MethodTraits(law="soft", shares_noise=True)
+    traits = MethodTraits(draft_distribution="soft", shares_noise=True)
 
     def propose(self, batch: Any) -> Draft:
         self.calls += 1
@@ -57,7 +57,7 @@ class ArgmaxOfSoft(Stub):
 
 
 @pytest.mark.slow
-def test_a_greedy_draft_that_reports_a_soft_law_biases_nothing_row_1() -> None:
+def test_a_greedy_draft_that_reports_a_soft_distribution_biases_nothing_row_1() -> None:
     params = SamplingParams(temperature=1.0, seed=1, n=1000, max_tokens=50)
     results = run(fast(P), [[0]], params, ArgmaxOfSoft(), k=1, max_num_seqs=1000)
     counts = transitions(results, 3)
@@ -66,9 +66,9 @@ def test_a_greedy_draft_that_reports_a_soft_law_biases_nothing_row_1() -> None:
     assert_follows(counts, P)
 
 
-def test_a_point_mass_that_reports_a_soft_law_is_refused_and_the_text_is_right_row_1() -> None:
+def test_a_point_mass_that_reports_a_soft_distribution_is_refused_and_the_text_is_right_row_1() -> None:
     class Liar(ArgmaxOfSoft):
-        traits = MethodTraits(law="deterministic")
+        traits = MethodTraits(draft_distribution="deterministic")
 
     params = SamplingParams(temperature=1.0, seed=1, max_tokens=30)
     plugins = {"stub": stub_plugin(Liar())}
@@ -98,17 +98,17 @@ class Watching:
         if len(logits) != sum(draft.lengths) + len(draft.lengths) or len(noise.keys) != len(logits):
             self.wrong.append("rows do not add up")
         if draft.q is not None:
-            self._check_laws(draft)
+            self._check_distributions(draft)
         return verdict
 
-    def _check_laws(self, draft: Any) -> None:
+    def _check_distributions(self, draft: Any) -> None:
         """A draft after the first of its row must have been drawn from the row of the draft before it."""
         ends = np.cumsum([0, *draft.lengths])
         for start, end in itertools.pairwise(ends):
             for at in range(start + 1, end):
                 self.soft += 1
                 if not np.array_equal(draft.q[draft.q_row[at]].numpy(), self.table[draft.tokens[at - 1]]):
-                    self.wrong.append(f"draft {at} has a law of another row")
+                    self.wrong.append(f"draft {at} has a distribution of another row")
 
 
 class WatchingPlugin:
@@ -142,15 +142,15 @@ def test_a_verifier_writes_to_none_of_its_inputs_row_3() -> None:
 def test_drafts_are_scored_with_the_requests_own_temperature_and_nucleus_row_4(
     verifier: str, drafts: list[int]
 ) -> None:
-    """At temperature 0.7 the nucleus of 0.5 is {0, 1}: ids outside never appear, and the others follow their law."""
+    """At temperature 0.7 the nucleus of 0.5 is {0, 1}: ids outside never appear, and the others follow it."""
     table = np.tile([0.4, 0.3, 0.2, 0.1], (4, 1))
     params = SamplingParams(temperature=0.7, top_p=0.5, seed=4, n=1000, max_tokens=50)
     config = {"rejection_sample_method": verifier}
     results = run(fast(table), [[0]], params, Fixed(drafts), k=2, config=config, max_num_seqs=1000)
     counts = transitions(results, 4)
     assert counts.sum() == 50_000
-    law = np.array([0.4, 0.3, 0.0, 0.0]) ** (1 / 0.7)
-    assert_follows(counts.sum(axis=0), law / law.sum())
+    distribution = np.array([0.4, 0.3, 0.0, 0.0]) ** (1 / 0.7)
+    assert_follows(counts.sum(axis=0), distribution / distribution.sum())
 
 
 def test_greedy_and_sampled_rows_share_a_batch_row_5() -> None:
@@ -200,7 +200,7 @@ def test_unseeded_calls_one_after_the_other_say_different_things_row_8() -> None
 
 
 @pytest.mark.slow
-def test_each_row_of_a_batch_keeps_its_own_law_row_9() -> None:
+def test_each_row_of_a_batch_keeps_its_own_distribution_row_9() -> None:
     # Four requests live in four blocks of one table, so that each sees a table of its own.
     blocks = [random_table(3, seed=90 + i, concentration=0.7) for i in range(4)]
     table, drafts = np.zeros((12, 12)), np.zeros((12, 12))
@@ -211,14 +211,14 @@ def test_each_row_of_a_batch_keeps_its_own_law_row_9() -> None:
     stub = Soft(drafts, shared=True)
     results = run(fast(table), [[0], [3], [6], [9]], params, stub, k=3, max_num_seqs=1000)
     for i, (result, block) in enumerate(zip(results, blocks, strict=True)):
-        law = block ** (1 / 0.3)
+        distribution = block ** (1 / 0.3)
         counts = transitions([result], 12)[3 * i : 3 * i + 3, 3 * i : 3 * i + 3]
         assert counts.sum() == 12_500
         assert result.metrics.accepted > 0
-        assert_follows(counts, law / law.sum(axis=1, keepdims=True))
+        assert_follows(counts, distribution / distribution.sum(axis=1, keepdims=True))
 
 
-def test_laws_travel_with_their_drafts_through_preemption_rows_9_and_10() -> None:
+def test_distributions_travel_with_their_drafts_through_preemption_rows_9_and_10() -> None:
     watching = Watching()
     stub = Soft(random_table(128, seed=10), shared=True)
     watching.table = stub.q
@@ -330,5 +330,5 @@ def test_emitting_the_targets_own_draw_is_exact_and_a_second_draw_is_not_row_15(
     assert_follows(np.bincount(firsts, minlength=3), P[0])
     second = race_reference(probs, place, Purpose.RESIDUAL).numpy()
     redrawn = np.where(drafted == draws.numpy(), drafted, second)
-    with pytest.raises(AssertionError, match="do not follow the law"):
+    with pytest.raises(AssertionError, match="do not follow the distribution"):
         assert_follows(np.bincount(redrawn, minlength=3), P[0])

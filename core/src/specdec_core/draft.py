@@ -183,8 +183,8 @@ class Draft:
     """Drafts of n batch rows.
 
     Siblings in a tree stand in the order in which they were made, and no child depends on one after it. A sampled child
-    was drawn from the law of its parent, either without the siblings before it or independently of them (then a
-    repeated id counts once); a point mass may depend on the siblings before it.
+    was drawn from the distribution of its parent, either without the siblings before it or independently of them (then
+    a repeated id counts once); a point mass may depend on the siblings before it.
 
     The ids may still be on a device, where the drafter has made them and the target will read them (`on_device`). All
     else but `q_row` is known to the host then; see `ProposerRunner` for who asks for such drafts.
@@ -194,9 +194,9 @@ class Draft:
                 there is no draft
     parents     flat [sum(lengths)] int32, the index of each node's parent within its own row, -1 = the newest id;
                 None = chains. A parent stands before its children.
-    q           [m, V or len(d2t)] float32, the laws that soft drafts were really drawn from, or None
+    q           [m, V or len(d2t)] float32, the distributions that soft drafts were really drawn from, or None
     q_row       flat int32 like tokens: row of q for each draft, -1 = a point mass; in trees the row of the parent's
-                law. A tensor, perhaps, where the tokens are one
+                distribution. A tensor, perhaps, where the tokens are one
     d2t         [V_d] int64 offsets: draft id i means target id i + d2t[i] in q's columns; None = target ids
     confidence  flat float32 like tokens, the method's own estimate in 0..1 of the chance that the draft and all before
                 it on its path are accepted, or None
@@ -249,7 +249,7 @@ class Draft:
         return Draft([int(n) for n in valid.sum(axis=1)], flat, q=self.q, q_row=self.q_row, d2t=self.d2t)
 
     def select(self, rows: Sequence[int]) -> Draft:
-        """Return the draft of some rows only, in the order given; laws in `q` are shared, not copied."""
+        """Return the draft of some rows only, in the order given; distributions in `q` are shared, not copied."""
         lengths = list(self.lengths or ())
         if list(rows) == list(range(len(lengths))):
             return self
@@ -263,7 +263,7 @@ class Draft:
         """Return a host-form draft without the nodes at which `mask`, [sum(lengths)] bool, is False.
 
         No node may stay without its parent: of a chain a beginning stays, of a tree whole paths from the newest id.
-        Parents are numbered anew; laws in `q` are shared, not copied. Raises ContractError for another mask.
+        Parents are numbered anew; distributions in `q` are shared, not copied. Raises ContractError for another mask.
         """
         lengths = np.asarray(self.lengths, np.int64)
         if np.shape(mask) != (int(lengths.sum()),):
@@ -321,13 +321,13 @@ class Draft:
         if self.parents is not None and traits.shape == "chain":
             message = "a method whose traits say 'chain' set parents"
             raise ContractError(message)
-        if self.q is not None and traits.law == "deterministic":
-            message = "a method whose traits say 'deterministic' reported laws q; its drafts are point masses"
+        if self.q is not None and traits.draft_distribution == "deterministic":
+            message = "a method whose traits say 'deterministic' reported distributions q; its drafts are point masses"
             raise ContractError(message)
-        self._check_laws(vocab_size)
+        self._check_distributions(vocab_size)
         self._check_parents()
 
-    def _check_laws(self, vocab_size: int) -> None:
+    def _check_distributions(self, vocab_size: int) -> None:
         if (self.q is None) != (self.q_row is None):
             message = "q and q_row come together: one of them is missing"
             raise ContractError(message)
@@ -345,7 +345,7 @@ class Draft:
         if self.q.device.type != "cpu":
             return
         if not are_distributions(self.q):
-            message = "a row of q is no law: entries must be at least 0, and each row must add up to 1"
+            message = "a row of q is no distribution: entries must be at least 0, and each row must add up to 1"
             raise ContractError(message)
         check_drawn(self.tokens, self.q, self.q_row, self.d2t, vocab_size)
 
@@ -367,10 +367,10 @@ class Draft:
         if self.q_row is None:
             return
         soft = self.q_row >= 0
-        law = np.full(len(own) + len(lengths), -1, np.int64)
-        law[family[soft]] = self.q_row[soft]
-        if np.any(law[family[soft]] != self.q_row[soft]):
-            message = "sampled siblings of a tree must name the same row of q, the law of their parent"
+        distribution = np.full(len(own) + len(lengths), -1, np.int64)
+        distribution[family[soft]] = self.q_row[soft]
+        if np.any(distribution[family[soft]] != self.q_row[soft]):
+            message = "sampled siblings of a tree must name the same row of q, the distribution of their parent"
             raise ContractError(message)
 
 

@@ -33,7 +33,7 @@ class SpecMetrics:
     failures           steps whose proposer failed
     drafted_per_pos    rows that had a draft at position i of a chain, or a node at depth i + 1 of a tree
     accepted_per_pos   rows whose draft at position i was accepted
-    lossy              no counter: the verifier changes the target's law, so that accepting more is not the same text
+    lossy              no counter: the verifier changes the target's distribution, so the text is another one
     """
 
     steps: int = 0

@@ -34,8 +34,8 @@ LN2: Final = 0.6931471805599453
 SQRT2: Final = 1.4142135623730951
 
 
-# A temperature below this means the largest logit, for hosts and for drafters: dividing by less overflows, and the law
-# is a point mass long before. The bound is vLLM's.
+# A temperature below this means the largest logit, for hosts and for drafters: dividing by less overflows, and the
+# distribution is a point mass long before. The bound is vLLM's.
 GREEDY_BELOW: Final = 1e-5
 
 

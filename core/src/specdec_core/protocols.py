@@ -66,7 +66,7 @@ class TimesParts(Protocol):
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Decides which drafts stand. Its output law must be the target's unless it is registered as lossy."""
+    """Decides which drafts stand. Its output distribution must be the target's unless it is registered as lossy."""
 
     def verify(
         self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray

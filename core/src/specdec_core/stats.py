@@ -19,7 +19,7 @@ class StepStats:
     rows         rows of the target's forward, prompt chunks and padding included
     prompt_rows  those of them that belong to prompts, or to ids that are run again after a preemption
     seconds      wall time by part: "propose", "forward", "sample", "verify", "commit"
-    depths       [n] verified drafts that stand one behind the other on the longest path; None: all of them, in chains
+    depths       [n] verified drafts that stand in sequence on the longest path; None: all of them, in chains
     asked        [n] whether the proposer was to draft for the row; None: for all. Not where speculation was off, nor
                  where no draft had room
     nodes        [n] which of the verified drafts were accepted, by their index in the row's draft; None: the first

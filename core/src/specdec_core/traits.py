@@ -7,7 +7,7 @@ from typing import Literal
 
 Shape = Literal["chain", "tree"]
 RowsNeeded = Literal["none", "last", "all"]
-Law = Literal["deterministic", "soft"]
+DraftDistribution = Literal["deterministic", "soft"]
 Weights = Literal["none", "own", "target"]
 Vocabulary = Literal["target", "subset", "other"]
 WhenOff = Literal["catch_up", "gap", "retire"]
@@ -22,7 +22,8 @@ class MethodTraits:
                    or "all" newly committed ones (shifted layout).
     hidden         the rows carry the target's final hidden states (after the last norm), [rows, H].
     aux_layers     residual-stream indices R_k (the stream after k decoder layers) delivered as `Rows.aux`, ascending.
-    law            "deterministic": each draft is a point mass. "soft": drawn from `Draft.q`.
+    draft_distribution
+                   "deterministic": each draft is a point mass. "soft": drawn from `Draft.q`.
     shares_noise   drafts are drawn with `BatchView.noise`, keyed like the target's own draws.
     remembers      drafts may depend on outputs of other requests, or on what was kept from earlier sessions. The
                    proposer must then have `memory_digest` (`specdec_core.protocols.Remembers`), and where a verifier
@@ -56,7 +57,7 @@ class MethodTraits:
     rows: RowsNeeded = "none"
     hidden: bool = False
     aux_layers: tuple[int, ...] = ()
-    law: Law = "deterministic"
+    draft_distribution: DraftDistribution = "deterministic"
     shares_noise: bool = False
     remembers: bool = False
     weights: Weights = "none"

@@ -188,7 +188,7 @@ def method() -> Any:
 
 
 @pytest.fixture
-def settle(site: Site, target: TargetInfo) -> Any:
+def resolve_config(site: Site, target: TargetInfo) -> Any:
     """Resolve a configuration over the site, which gets the two usual verifiers."""
     site.verifiers("coupled", "standard")
 
@@ -199,12 +199,12 @@ def settle(site: Site, target: TargetInfo) -> Any:
 
 
 @pytest.fixture
-def problems_of(settle: Any) -> Any:
+def problems_of(resolve_config: Any) -> Any:
     """Resolve a configuration that must fail; return its problems by key."""
 
     def run(config: Any) -> dict[str, str]:
         with pytest.raises(ConfigError) as caught:
-            settle(config)
+            resolve_config(config)
         return {problem.key: str(problem) for problem in caught.value.problems}
 
     return run

@@ -68,7 +68,7 @@ def checkpoint(tmp_path):
 
 
 @pytest.fixture
-def settle(site, target, monkeypatch):
+def resolve_config(site, target, monkeypatch):
     monkeypatch.setattr(asking, "LIMIT", 4.0)
     site.verifiers("coupled")
     return lambda **config: resolve({"num_speculative_tokens": 2, **config}, target, site.registry())
@@ -78,30 +78,30 @@ def imported(*names):
     return [name for name in sys.modules if name.startswith(tuple(f"specdec_plugin_{each}" for each in names))]
 
 
-def test_only_the_chosen_method_is_imported_by_detection(site, settle, checkpoint):
+def test_only_the_chosen_method_is_imported_by_detection(site, resolve_config, checkpoint):
     for name in ("alpha", "beta", "gamma"):
         site.proposer(name, DETECTS.format(name=name))
-    assert settle(model=checkpoint).method == "alpha"
+    assert resolve_config(model=checkpoint).method == "alpha"
     assert imported("alpha") and not imported("beta", "gamma")
 
 
-def test_a_stray_key_imports_nothing_else(site, settle, checkpoint):
+def test_a_stray_key_imports_nothing_else(site, resolve_config, checkpoint):
     for name in ("alpha", "beta"):
         site.proposer(name, DETECTS.format(name=name))
     with pytest.raises(ConfigError, match="zoo: unknown key"):
-        settle(method="alpha", model=checkpoint, zoo=1)
+        resolve_config(method="alpha", model=checkpoint, zoo=1)
     assert not imported("beta")
 
 
-def test_a_plugin_that_patches_another_library_breaks_nothing(site, settle, checkpoint):
+def test_a_plugin_that_patches_another_library_breaks_nothing(site, resolve_config, checkpoint):
     site.proposer("alpha", DETECTS.format(name="alpha"))
     site.proposer("zpatches", PATCHES + DETECTS.format(name="zpatches"))
     dumps = json.dumps
-    assert settle(model=checkpoint).method == "alpha"
+    assert resolve_config(model=checkpoint).method == "alpha"
     assert json.dumps is dumps
 
 
-def test_a_swapped_target_is_found_without_an_import(site, settle, tmp_path):
+def test_a_swapped_target_is_found_without_an_import(site, resolve_config, tmp_path):
     site.proposer("alpha", DETECTS.format(name="alpha"))
     (tmp_path / "config.json").write_text(json.dumps({"draft_of": "org/big"}))
     swap = swap_target(DraftSource(tmp_path), site.registry())
@@ -110,45 +110,47 @@ def test_a_swapped_target_is_found_without_an_import(site, settle, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_that_hangs_and_one_that_dies_are_named_and_cost_their_limit_once(site, settle, checkpoint, tmp_path):
+def test_one_that_hangs_and_one_that_dies_are_named_and_cost_their_limit_once(
+    site, resolve_config, checkpoint, tmp_path
+):
     marker = tmp_path / "tried"
     site.proposer("a_dies", DIES)
     site.proposer("a_hangs", HANGS.format(marker=str(marker)))
     site.proposer("alpha", DETECTS.format(name="alpha"))
     with pytest.warns(PluginWarning) as caught:
-        assert settle(model=checkpoint).method == "alpha"
+        assert resolve_config(model=checkpoint).method == "alpha"
     said = sorted(str(each.message) for each in caught)
     assert len(said) == 2
     assert "specdec-plugin-a_dies 1.0" in said[0] and "ended the process that asked it, with code 7" in said[0]
     assert "specdec-plugin-a_hangs 1.0" in said[1] and "did not answer within 4 seconds" in said[1]
     with pytest.warns(PluginWarning), pytest.raises(ConfigError, match="zoo: unknown key"):
-        settle(model=checkpoint, zoo=1)
+        resolve_config(model=checkpoint, zoo=1)
     assert marker.read_text() == "x"
 
 
-def test_an_answer_is_asked_for_once_as_long_as_the_checkpoint_stays(site, settle, checkpoint, monkeypatch):
+def test_an_answer_is_asked_for_once_as_long_as_the_checkpoint_stays(site, resolve_config, checkpoint, monkeypatch):
     site.proposer("alpha", DETECTS.format(name="alpha"))
-    assert settle(model=checkpoint).method == "alpha"
+    assert resolve_config(model=checkpoint).method == "alpha"
     started = []
     popen = asking.subprocess.Popen
     monkeypatch.setattr(asking.subprocess, "Popen", lambda *a, **k: started.append(a) or popen(*a, **k))
-    assert settle(model=checkpoint).method == "alpha"
+    assert resolve_config(model=checkpoint).method == "alpha"
     assert not started
     (asking.Path(checkpoint) / "config.json").write_text(json.dumps({"made_by": "nobody at all"}))
     with pytest.raises(ConfigError, match="no installed method recognises"):
-        settle(model=checkpoint)
+        resolve_config(model=checkpoint)
     assert len(started) == 1
 
 
 @pytest.mark.parametrize("program", ["", "/no/such/python"])
-def test_without_a_child_process_plugins_are_asked_here(site, settle, checkpoint, monkeypatch, caplog, program):
+def test_without_a_child_process_plugins_are_asked_here(site, resolve_config, checkpoint, monkeypatch, caplog, program):
     site.proposer("alpha", DETECTS.format(name="alpha"))
     monkeypatch.setattr(sys, "executable", program)
     monkeypatch.setattr(asking, "_logged", set())
     with caplog.at_level(logging.WARNING):
-        assert settle(model=checkpoint).method == "alpha"
+        assert resolve_config(model=checkpoint).method == "alpha"
         with pytest.raises(ConfigError, match="zoo: unknown key"):
-            settle(model=checkpoint, zoo=1)
+            resolve_config(model=checkpoint, zoo=1)
     assert sum("they are asked in this one" in record.message for record in caplog.records) == 1
 
 

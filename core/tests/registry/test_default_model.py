@@ -49,18 +49,18 @@ def reasons_of(resolved, key):
 
 def test_the_default_is_the_checkpoint_of_every_later_question(resolved, folder):
     model = folder("target", size=3)
-    settled = resolved(model)
-    assert settled.draft.model == model
-    assert dict(settled.draft.hf_config) == {"size": 3, "read": 3}
-    assert dict(settled.draft.original.hf_config) == {"size": 3}
-    assert reasons_of(settled, "model") == [(model, "it is where the target is")]
+    found = resolved(model)
+    assert found.draft.model == model
+    assert dict(found.draft.hf_config) == {"size": 3, "read": 3}
+    assert dict(found.draft.original.hf_config) == {"size": 3}
+    assert reasons_of(found, "model") == [(model, "it is where the target is")]
 
 
 def test_a_model_that_is_given_is_taken_and_said_to_be_given(resolved, folder):
     given = folder("given", size=4)
-    settled = resolved(folder("target", size=3), model=given)
-    assert settled.draft.model == given
-    assert reasons_of(settled, "model") == [(given, "given; the draft checkpoint")]
+    found = resolved(folder("target", size=3), model=given)
+    assert found.draft.model == given
+    assert reasons_of(found, "model") == [(given, "given; the draft checkpoint")]
 
 
 def test_the_name_of_the_method_as_model_is_no_checkpoint_so_the_default_holds(resolved, folder):
@@ -85,8 +85,8 @@ def test_the_targets_checkpoint_is_read_at_its_revision_unless_another_is_given(
     monkeypatch.setattr("specdec_core.config.checkpoint.locate", at)
     site.verifiers("coupled", "standard")
     site.proposer("alpha", method(traits="weights='target'", more=IN_TARGET))
-    settled = resolve({**CONFIG, **given}, replace(target, model="owner/name", revision="v1"), site.registry())
-    assert settled.draft.revision == read
+    found = resolve({**CONFIG, **given}, replace(target, model="owner/name", revision="v1"), site.registry())
+    assert found.draft.revision == read
     assert asked == {("owner/name", read)}
 
 
@@ -95,8 +95,8 @@ def test_a_revision_of_a_local_default_is_ignored_with_a_warning(site, target, m
     site.proposer("alpha", method(traits="weights='target'", more=IN_TARGET))
     here = replace(target, model=folder("target", size=3))
     with pytest.warns(ConfigWarning, match="revision is ignored: model .* is a local path"):
-        settled = resolve({**CONFIG, "revision": "v1"}, here, site.registry())
-    assert settled.draft.revision is None
+        found = resolve({**CONFIG, "revision": "v1"}, here, site.registry())
+    assert found.draft.revision is None
 
 
 def test_a_default_that_cannot_be_read_is_refused_with_its_reason_and_what_to_do(resolved, tmp_path):

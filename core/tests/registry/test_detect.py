@@ -34,7 +34,7 @@ def detects(name, architecture, strength="certain"):
 
 
 @pytest.fixture
-def settle(site, target):
+def resolve_config(site, target):
     site.verifiers("coupled")
 
     def run(config, registry=None):
@@ -54,58 +54,58 @@ def checkpoint(tmp_path):
     return make
 
 
-def test_a_checkpoint_under_a_neutral_path_is_known_by_its_config(site, settle, checkpoint):
+def test_a_checkpoint_under_a_neutral_path_is_known_by_its_config(site, resolve_config, checkpoint):
     site.proposer("alpha", detects("alpha", "AlphaDraft"))
     site.proposer("beta", detects("beta", "BetaDraft"))
     registry = site.registry()
-    resolved = settle({"model": checkpoint("run3/checkpoint-500", architectures=["BetaDraft"])}, registry)
+    resolved = resolve_config({"model": checkpoint("run3/checkpoint-500", architectures=["BetaDraft"])}, registry)
     assert resolved.method == "beta"
     assert "architectures BetaDraft" in resolved.decisions[0].reason
     assert {each.name for each in registry.loaded} == {"beta", "coupled"}
 
 
-def test_a_path_is_never_evidence(site, settle, checkpoint):
+def test_a_path_is_never_evidence(site, resolve_config, checkpoint):
     site.proposer("alpha", detects("alpha", "AlphaDraft"))
     site.proposer("beta", detects("beta", "BetaDraft"))
     folder = checkpoint("alpha-run/alpha", architectures=["BetaDraft"])
-    assert settle({"model": folder}).method == "beta"
+    assert resolve_config({"model": folder}).method == "beta"
     unknown = checkpoint("alpha-run/other", architectures=["Unknown"])
     with pytest.raises(ConfigError, match=r"no installed method recognises .*\['Unknown'\].*alpha, beta.*\"method\""):
-        settle({"model": unknown})
+        resolve_config({"model": unknown})
 
 
-def test_an_explicit_method_wins_over_all_evidence(site, settle, checkpoint):
+def test_an_explicit_method_wins_over_all_evidence(site, resolve_config, checkpoint):
     site.proposer("alpha", detects("alpha", "AlphaDraft"))
     site.proposer("beta", detects("beta", "BetaDraft"))
     folder = checkpoint("beta-run/beta", architectures=["BetaDraft"], model_type="beta")
-    assert settle({"method": "alpha", "model": folder}).method == "alpha"
+    assert resolve_config({"method": "alpha", "model": folder}).method == "alpha"
 
 
-def test_the_strongest_claim_wins_and_weaker_ones_are_told(site, settle, checkpoint):
+def test_the_strongest_claim_wins_and_weaker_ones_are_told(site, resolve_config, checkpoint):
     site.proposer("alpha", detects("alpha", "Both", "likely"))
     site.proposer("beta", detects("beta", "Both", "certain"))
-    resolved = settle({"model": checkpoint("c", architectures=["Both"])})
+    resolved = resolve_config({"model": checkpoint("c", architectures=["Both"])})
     assert resolved.method == "beta"
     assert "weaker: alpha (likely)" in resolved.decisions[0].reason
 
 
-def test_equal_claims_are_an_error_with_all_the_evidence(site, settle, checkpoint):
+def test_equal_claims_are_an_error_with_all_the_evidence(site, resolve_config, checkpoint):
     site.proposer("alpha", detects("alpha", "Both"))
     site.proposer("beta", detects("beta", "Both"))
     with pytest.raises(
         ConfigError, match=r"alpha: certain: architectures Both; beta: certain.*say which with"
     ) as caught:
-        settle({"model": checkpoint("c", architectures=["Both"])})
+        resolve_config({"model": checkpoint("c", architectures=["Both"])})
     assert "claim" in str(caught.value)
 
 
-def test_one_broken_plugin_is_one_warning_and_the_others_are_asked(site, settle, checkpoint):
+def test_one_broken_plugin_is_one_warning_and_the_others_are_asked(site, resolve_config, checkpoint):
     site.proposer("bad", "raise ImportError('no wheel')")
     site.proposer("worse", detects("worse", "B").replace("config = draft.hf_config", "raise SystemExit(draft)"))
     site.proposer("wrong", detects("other", "BetaDraft"))
     site.proposer("beta", detects("beta", "BetaDraft"))
     with pytest.warns(PluginWarning) as caught:
-        resolved = settle({"model": checkpoint("c", architectures=["BetaDraft"])})
+        resolved = resolve_config({"model": checkpoint("c", architectures=["BetaDraft"])})
     assert resolved.method == "beta"
     said = [str(each.message) for each in caught]
     assert len(said) == 3
@@ -113,34 +113,34 @@ def test_one_broken_plugin_is_one_warning_and_the_others_are_asked(site, settle,
     assert any("'wrong'" in text and "'other'" in text for text in said)
 
 
-def test_failures_are_told_when_nothing_was_recognised(site, settle, checkpoint):
+def test_failures_are_told_when_nothing_was_recognised(site, resolve_config, checkpoint):
     site.proposer("bad", "raise ImportError('no wheel')")
     with pytest.warns(PluginWarning), pytest.raises(ConfigError, match=r"not asked, as they failed: .*no wheel"):
-        settle({"model": checkpoint("c", architectures=["Alpha"])})
+        resolve_config({"model": checkpoint("c", architectures=["Alpha"])})
 
 
-def test_configs_without_model_type_or_vocab_size_are_read_as_plain_json(site, settle, checkpoint):
+def test_configs_without_model_type_or_vocab_size_are_read_as_plain_json(site, resolve_config, checkpoint):
     site.proposer("alpha", detects("alpha", "AlphaDraft"))
     for number, config in enumerate([{}, {"model_type": "alpha"}, {"vocab_size": None}]):
         folder = checkpoint(f"c{number}", architectures=["AlphaDraft"], **config)
-        assert settle({"model": folder}).method == "alpha"
+        assert resolve_config({"model": folder}).method == "alpha"
 
 
-def test_a_model_that_cannot_be_read_is_one_error(site, settle, tmp_path):
+def test_a_model_that_cannot_be_read_is_one_error(site, resolve_config, tmp_path):
     site.proposer("alpha", detects("alpha", "AlphaDraft"))
     with pytest.raises(ConfigError, match="no folder or file"):
-        settle({"model": str(tmp_path / "nowhere")})
+        resolve_config({"model": str(tmp_path / "nowhere")})
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ConfigError, match="line 1 column 2"):
-        settle({"model": str(tmp_path)})
+        resolve_config({"model": str(tmp_path)})
 
 
-def test_an_unpackaged_plugin_is_asked_too(site, settle, checkpoint, tmp_path):
+def test_an_unpackaged_plugin_is_asked_too(site, resolve_config, checkpoint, tmp_path):
     site.proposer("alpha", detects("alpha", "AlphaDraft"))
     file = tmp_path / "mine.py"
     file.write_text(detects("mine", "Mine"))
     registry = site.registry(mine=str(file), no_proposer=object())
-    assert settle({"model": checkpoint("c", architectures=["Mine"])}, registry).method == "mine"
+    assert resolve_config({"model": checkpoint("c", architectures=["Mine"])}, registry).method == "mine"
 
 
 SWAPS = """

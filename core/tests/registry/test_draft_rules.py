@@ -10,7 +10,7 @@ from specdec_core.draft import Draft
 from specdec_core.errors import ContractError
 from specdec_core.traits import MethodTraits
 
-SOFT, SOFT_TREE = MethodTraits(law="soft"), MethodTraits(law="soft", shape="tree")
+SOFT, SOFT_TREE = MethodTraits(draft_distribution="soft"), MethodTraits(draft_distribution="soft", shape="tree")
 TREE = MethodTraits(shape="tree")
 
 
@@ -60,6 +60,6 @@ def test_confidence_is_finite_and_a_probability(value):
 
 @pytest.mark.parametrize("value", [0.98, 1.02, np.nan])
 def test_rows_of_q_add_up_to_one_within_one_tolerance(value):
-    with pytest.raises(ContractError, match="no law"):
+    with pytest.raises(ContractError, match="no distribution"):
         drawn([1], [[0.0, value, 0.0]], [0]).check([1], 3, SOFT)
     drawn([1], [[0.0, 0.993, 0.0]], [0]).check([1], 3, SOFT)

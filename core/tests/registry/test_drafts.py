@@ -46,61 +46,63 @@ def reasons(resolved, key):
     return [(decision.value, decision.reason) for decision in resolved.decisions if decision.key == key]
 
 
-def test_a_name_leads_to_the_folder_the_method_and_k(alpha, ship, settle):
+def test_a_name_leads_to_the_folder_the_method_and_k(alpha, ship, resolve_config):
     folder = ship()
-    resolved = settle({"model": "small"})
+    resolved = resolve_config({"model": "small"})
     assert (resolved.method, resolved.draft.model, resolved.num_speculative_tokens) == ("alpha", str(folder), 3)
     assert reasons(resolved, "model") == [(str(folder), "the draft 'small' of acme-drafts 1.0")]
     assert reasons(resolved, "num_speculative_tokens") == [(3, "draft.json of the checkpoint")]
-    named = settle({"method": "alpha", "model": "small", "num_speculative_tokens": 5})
+    named = resolve_config({"method": "alpha", "model": "small", "num_speculative_tokens": 5})
     assert (named.draft.model, named.num_speculative_tokens) == (str(folder), 5)
 
 
-def test_a_local_path_of_that_name_comes_first_and_explain_has_it(alpha, ship, settle, tmp_path, monkeypatch):
+def test_a_local_path_of_that_name_comes_first_and_explain_has_it(alpha, ship, resolve_config, tmp_path, monkeypatch):
     ship()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "config.json").write_text(json.dumps({"kind": "alpha"}))
-    resolved = settle({"model": "small", "num_speculative_tokens": 2})
+    resolved = resolve_config({"model": "small", "num_speculative_tokens": 2})
     ((value, reason),) = reasons(resolved, "model")
     assert value == "small"
     assert reason == "given; the draft checkpoint; a local path comes before the draft of that name in acme-drafts"
 
 
-def test_a_local_path_that_is_no_checkpoint_is_refused_with_why_it_was_read(alpha, ship, settle, tmp_path, monkeypatch):
+def test_a_local_path_that_is_no_checkpoint_is_refused_with_why_it_was_read(
+    alpha, ship, resolve_config, tmp_path, monkeypatch
+):
     ship()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small").mkdir()
     with pytest.raises(ConfigError, match=r"neither config\.json nor weights.*comes before the draft of that name"):
-        settle({"model": "small", "num_speculative_tokens": 2})
+        resolve_config({"model": "small", "num_speculative_tokens": 2})
 
 
-def test_k_of_the_method_comes_before_that_of_the_draft(site, method, ship, settle):
+def test_k_of_the_method_comes_before_that_of_the_draft(site, method, ship, resolve_config):
     own = "Default(key='num_speculative_tokens', value=4, reason='the method has it')"
     site.proposer("alpha", method(traits="weights='own'", defaults=own, more=DETECTS))
     ship()
-    assert settle({"model": "small"}).num_speculative_tokens == 4
+    assert resolve_config({"model": "small"}).num_speculative_tokens == 4
 
 
-def test_a_name_of_two_distributions_is_refused_with_both_and_settled_by_one(alpha, ship, settle, site):
+def test_a_name_of_two_distributions_is_refused_with_both_and_resolved_by_one(alpha, ship, resolve_config, site):
     ship()
     folder = ship(dist="other-drafts")
     with pytest.raises(ConflictError, match=r"(?s)acme-drafts 1\.0.*other-drafts 1\.0"):
-        settle({"model": "small"})
-    assert settle({"model": "other-drafts:small"}).draft.model == str(folder)
+        resolve_config({"model": "small"})
+    assert resolve_config({"model": "other-drafts:small"}).draft.model == str(folder)
     listed = {r["distribution"]: r for r in json.loads(site.specdec("plugins", "list", "--json").stdout)}
     assert (listed["acme-drafts"]["status"], listed["acme-drafts"]["target"]) == ("conflict", "tiny")
 
 
-def test_a_method_of_the_same_name_is_the_method(alpha, ship, settle):
+def test_a_method_of_the_same_name_is_the_method(alpha, ship, resolve_config):
     ship(name="alpha")
     with pytest.raises(ConfigError, match="alpha needs a draft checkpoint, and none was given"):
-        settle({"model": "alpha", "num_speculative_tokens": 2})
+        resolve_config({"model": "alpha", "num_speculative_tokens": 2})
 
 
-def test_a_draft_that_the_project_publishes_leads_to_its_distribution(alpha, settle):
+def test_a_draft_that_the_project_publishes_leads_to_its_distribution(alpha, resolve_config):
     with pytest.raises(UnknownNameError, match="pip install specdec-draft-smollm2-135m-eagle3"):
-        settle({"model": "smollm2-135m-eagle3"})
+        resolve_config({"model": "smollm2-135m-eagle3"})
 
 
 @pytest.mark.parametrize(
@@ -113,10 +115,10 @@ def test_a_draft_that_the_project_publishes_leads_to_its_distribution(alpha, set
         ({"value": "acme_drafts:weights"}, "names an attribute, expected the package"),
     ],
 )
-def test_a_draft_without_its_files_is_refused_and_listed_as_invalid(alpha, ship, settle, site, more, problem):
+def test_a_draft_without_its_files_is_refused_and_listed_as_invalid(alpha, ship, resolve_config, site, more, problem):
     ship(**more)
     with pytest.raises(MetadataStageError, match=problem):
-        settle({"model": "small"})
+        resolve_config({"model": "small"})
     (listed,) = (r for r in json.loads(site.specdec("plugins", "list", "--json").stdout) if r["name"] == "small")
     assert listed["status"] == "invalid" and listed["reason"]
     shown = site.specdec("plugins", "doctor", "small")
@@ -133,10 +135,10 @@ def test_a_draft_without_its_files_is_refused_and_listed_as_invalid(alpha, ship,
         ({**CARD, "num_speculative_tokens": 0}, "no usable num_speculative_tokens"),
     ],
 )
-def test_a_card_that_cannot_be_used_is_refused_with_its_file(alpha, ship, settle, site, card, problem):
+def test_a_card_that_cannot_be_used_is_refused_with_its_file(alpha, ship, resolve_config, site, card, problem):
     ship(card=card)
     with pytest.raises(ConfigError, match=rf"draft\.json.*{problem}"):
-        settle({"model": "small"})
+        resolve_config({"model": "small"})
     assert "invalid: " in site.specdec("plugins", "list").stdout
 
 

@@ -22,12 +22,12 @@ def test_a_fingerprint_knows_no_order_of_keys_and_members_but_one_of_lists():
         fingerprint({"a": object()})
 
 
-def test_the_hash_is_the_same_in_another_process_and_for_another_order_of_keys(site, settle, method):
+def test_the_hash_is_the_same_in_another_process_and_for_another_order_of_keys(site, resolve_config, method):
     fields = "names: frozenset[str] = Field(default=frozenset('abcdefgh'), description='n')"
     source = method(more_fields=fields)
     site.proposer("alpha", source)
-    here = settle({"method": "alpha", "num_speculative_tokens": 2, "lookup_max": 3}).compute_hash()
-    assert here == settle({"lookup_max": 3, "num-speculative-tokens": 2, "method": "alpha"}).compute_hash()
+    here = resolve_config({"method": "alpha", "num_speculative_tokens": 2, "lookup_max": 3}).compute_hash()
+    assert here == resolve_config({"lookup_max": 3, "num-speculative-tokens": 2, "method": "alpha"}).compute_hash()
     code = """
 import sys
 from specdec_core.registry.catalog import Catalog
@@ -43,7 +43,7 @@ print(resolve(config, target, Registry(Catalog.discover([sys.argv[1]]))).compute
         assert done.stdout.strip() == here, done.stderr
 
 
-def test_the_hash_changes_with_what_shapes_a_forward_and_with_nothing_else(site, settle, method, tmp_path):
+def test_the_hash_changes_with_what_shapes_a_forward_and_with_nothing_else(site, resolve_config, method, tmp_path):
     traits = "weights='own', extra_slots=config.num_speculative_tokens - 1"
     for name in ("alpha", "beta"):
         site.proposer(name, method(traits=traits))
@@ -56,7 +56,7 @@ def test_the_hash_changes_with_what_shapes_a_forward_and_with_nothing_else(site,
     base = {**CONFIG, "model": str(folders[0])}
 
     def hashed(**changes):
-        return settle({**base, **changes}).compute_hash()
+        return resolve_config({**base, **changes}).compute_hash()
 
     plain = hashed()
     same = [
@@ -81,13 +81,13 @@ def test_the_hash_changes_with_what_shapes_a_forward_and_with_nothing_else(site,
 
 
 def test_the_hash_changes_with_the_methods_version_and_traits_with_kernels_and_with_what_the_host_acts_on(
-    site, settle, target, method
+    site, resolve_config, target, method
 ):
     site.proposer("alpha", method())
     site.dist("more", {"specdec.kernels.v1": {"op.reference": "not_there"}})
-    resolved = settle(CONFIG)
+    resolved = resolve_config(CONFIG)
     newer = replace(resolved, record=replace(resolved.record, version="2.0"))
     shaped = replace(resolved, traits=replace(resolved.traits, rows="last"))
-    with_kernels = settle({**CONFIG, "kernels": ["more"]})
+    with_kernels = resolve_config({**CONFIG, "kernels": ["more"]})
     acted_on = resolve({**CONFIG, "enforce_eager": True}, target, site.registry(), host_keys=("enforce_eager",))
     assert len({each.compute_hash() for each in (resolved, newer, shaped, with_kernels, acted_on)}) == 5

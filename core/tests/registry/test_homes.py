@@ -88,10 +88,10 @@ def test_an_installed_distribution_without_the_name_is_to_be_upgraded(site):
     assert "installed specdec-plugin-eagle 1.0 does not have 'eagle3'" in said and "install --upgrade" in said
 
 
-def test_a_misspelt_key_of_the_method_is_told(site, settle):
+def test_a_misspelt_key_of_the_method_is_told(site, resolve_config):
     site.proposer("alpha")
     with pytest.raises(ConfigError, match=r"neither method nor model but 'metod' \(did you mean 'method'\?\)"):
-        settle({"metod": "alpha", "num_speculative_tokens": 2})
+        resolve_config({"metod": "alpha", "num_speculative_tokens": 2})
 
 
 def test_only_near_names_are_near():

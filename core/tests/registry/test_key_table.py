@@ -50,10 +50,10 @@ def reasons(resolved):
 
 
 @pytest.fixture
-def given(site, settle, method):
+def given(site, resolve_config, method):
     """Resolve a method of no keys with these keys."""
     site.proposer("alpha", method().replace("return Options", "return None"))
-    return lambda **keys: settle({"method": "alpha", "num_speculative_tokens": 3, **keys})
+    return lambda **keys: resolve_config({"method": "alpha", "num_speculative_tokens": 3, **keys})
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_null_counts_as_left_out_for_common_keys_too(given):
 
 
 @pytest.mark.parametrize("key", [key for key, known in of(Old).items() if not isinstance(KEYS[known.new], Option)])
-def test_an_old_name_is_read_as_todays_with_a_warning(site, settle, problems_of, method, key):
+def test_an_old_name_is_read_as_todays_with_a_warning(site, resolve_config, problems_of, method, key):
     site.proposer("alpha", method())
     new, config = KEYS[key].new, {"method": "alpha", "num_speculative_tokens": 3}
     given, value = SAMPLES.get(new, (2, 2))
@@ -126,24 +126,24 @@ def test_an_old_name_is_read_as_todays_with_a_warning(site, settle, problems_of,
     if isinstance(KEYS[new], Refused):
         assert set(problems_of({**config, key: given})) == {new}
         return
-    expected = settle({**config, new: value})
+    expected = resolve_config({**config, new: value})
     with pytest.warns(DeprecatedNameWarning, match=f"{key} is deprecated; use {new!r}"):
-        resolved = settle({**config, key: given})
+        resolved = resolve_config({**config, key: given})
     assert resolved.config == expected.config
     assert resolved.compute_hash() == expected.compute_hash()
     assert any((each.key, each.reason) == (new, f"given as {key}, its old name") for each in resolved.decisions)
 
 
-def test_old_names_of_options_reach_the_plugin_that_has_them(site, settle, method):
+def test_old_names_of_options_reach_the_plugin_that_has_them(site, resolve_config, method):
     field = "prompt_lookup_max: int = Field(default=1, description='p')"
     site.proposer("alpha", method(more_fields=field))
     with pytest.warns(DeprecatedNameWarning) as caught:
-        resolved = settle({"speculative_method": "alpha", "spec_tokens": 3, "ngram_prompt_lookup_max": 4})
+        resolved = resolve_config({"speculative_method": "alpha", "spec_tokens": 3, "ngram_prompt_lookup_max": 4})
     assert len(caught) == 3
     assert (resolved.num_speculative_tokens, resolved.options.prompt_lookup_max) == (3, 4)
 
 
-def test_the_acceptance_methods_of_before_are_verifiers_of_today(site, settle, problems_of, method):
+def test_the_acceptance_methods_of_before_are_verifiers_of_today(site, resolve_config, problems_of, method):
     site.proposer("alpha", method())
     options = """
     from pydantic import Field
@@ -163,7 +163,7 @@ def test_the_acceptance_methods_of_before_are_verifiers_of_today(site, settle, p
     site.dist("lossy", {"specdec.verifiers.v1": {"typical": "lossy_verifiers"}}, {"lossy_verifiers.py": options})
     config = {"method": "alpha", "num_speculative_tokens": 2, "typical_acceptance_sampler_posterior_alpha": 0.25}
     with pytest.warns(DeprecatedNameWarning) as caught:
-        resolved = settle({**config, "acceptance_method": "typical_acceptance_sampler"})
+        resolved = resolve_config({**config, "acceptance_method": "typical_acceptance_sampler"})
     assert len(caught) == 2
     assert (resolved.verifier, resolved.verifier_options.posterior_alpha) == ("typical", 0.25)
     wrong = problems_of({**config, "spec_decoding_acceptance_method": "wild"})
@@ -181,19 +181,21 @@ def test_an_old_name_beside_todays_is_refused_and_a_wrong_value_is_told_under_bo
     assert "got 0 (given as spec_tokens)" in wrong["num_speculative_tokens"]
 
 
-def test_a_switch_for_greedy_drafts_excludes_drawn_ones_and_other_vocabularies(site, settle, problems_of, method):
+def test_a_switch_for_greedy_drafts_excludes_drawn_ones_and_other_vocabularies(
+    site, resolve_config, problems_of, method
+):
     fields = "use_heterogeneous_vocab: bool = Field(default=False, description='u')"
-    traits = "law='soft' if config.draft_sample_method == 'probabilistic' else 'deterministic'"
+    traits = "draft_distribution='soft' if config.draft_sample_method == 'probabilistic' else 'deterministic'"
     site.proposer("alpha", method(traits=traits, more_fields=fields))
     key, config = "use_local_argmax_reduction", {"method": "alpha", "num_speculative_tokens": 3}
     for other in ({"draft_sample_method": "probabilistic"}, {"use_heterogeneous_vocab": True}):
         (name,) = other
         assert f"cannot be combined with {name}" in problems_of({**config, **other, key: True})[key]
-        assert "no effect" in reasons(settle({**config, **other, key: False}))[key]
-    assert "no effect" in reasons(settle({**config, "draft_sample_method": "greedy", key: True}))[key]
+        assert "no effect" in reasons(resolve_config({**config, **other, key: False}))[key]
+    assert "no effect" in reasons(resolve_config({**config, "draft_sample_method": "greedy", key: True}))[key]
 
 
-def test_a_plugin_or_a_host_that_acts_on_a_key_gets_it(site, settle, target, method):
+def test_a_plugin_or_a_host_that_acts_on_a_key_gets_it(site, resolve_config, target, method):
     site.proposer("alpha", method(more_fields="quantization: str = Field(default='', description='q')"))
     config = {"method": "alpha", "num_speculative_tokens": 3, "quantization": "fp8", "enforce_eager": "yes"}
     resolved = resolve(config, target, site.registry(), host_keys=("enforce_eager", "moe_backend"))

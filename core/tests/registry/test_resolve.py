@@ -19,11 +19,11 @@ def reasons(resolved):
     return {decision.key: decision.reason for decision in resolved.decisions}
 
 
-def test_an_explicit_method_is_loaded_alone(site, settle, method):
+def test_an_explicit_method_is_loaded_alone(site, resolve_config, method):
     site.proposer("alpha", method())
     site.proposer("beta", "raise AssertionError('not asked')")
     registry = site.registry()
-    resolved = settle({"method": "alpha", "num_speculative_tokens": 3, "lookup_max": 2}, registry)
+    resolved = resolve_config({"method": "alpha", "num_speculative_tokens": 3, "lookup_max": 2}, registry)
     assert (resolved.method, resolved.num_speculative_tokens, resolved.options.lookup_max) == ("alpha", 3, 2)
     assert {each.name for each in registry.loaded} == {"alpha", "coupled"}
     assert resolved.draft is None
@@ -32,101 +32,107 @@ def test_an_explicit_method_is_loaded_alone(site, settle, method):
 
 
 @pytest.mark.parametrize("model", ["alpha", "[alpha]"])
-def test_a_model_may_be_the_name_of_a_method(site, settle, model, method):
+def test_a_model_may_be_the_name_of_a_method(site, resolve_config, model, method):
     site.proposer("alpha", method())
     site.proposer("beta", "raise AssertionError('not asked')")
-    resolved = settle({"model": model, "num_speculative_tokens": 3})
+    resolved = resolve_config({"model": model, "num_speculative_tokens": 3})
     assert (resolved.method, resolved.draft) == ("alpha", None)
     assert "name of a method" in reasons(resolved)["method"]
 
 
-def test_a_name_in_brackets_must_be_installed(site, settle, method):
+def test_a_name_in_brackets_must_be_installed(site, resolve_config, method):
     site.proposer("alpha", method())
     with pytest.raises(UnknownNameError, match="did you mean 'alpha'"):
-        settle({"model": "[alpah]", "num_speculative_tokens": 3})
+        resolve_config({"model": "[alpah]", "num_speculative_tokens": 3})
 
 
-def test_an_old_name_leads_to_the_method_with_a_warning(site, settle, method):
+def test_an_old_name_leads_to_the_method_with_a_warning(site, resolve_config, method):
     site.proposer("alpha", method())
     site.dist("aliases", {"specdec.aliases.v1": {"alpha_old": "specdec_plugin_alpha.plugin:alpha"}})
     with pytest.warns(DeprecatedNameWarning):
-        resolved = settle({"method": "alpha_old", "num_speculative_tokens": 3})
+        resolved = resolve_config({"method": "alpha_old", "num_speculative_tokens": 3})
     assert resolved.method == "alpha"
     assert "'alpha_old'" in reasons(resolved)["method"]
 
 
-def test_an_old_name_of_a_verifier_leads_to_it_too(site, settle, method):
+def test_an_old_name_of_a_verifier_leads_to_it_too(site, resolve_config, method):
     site.proposer("alpha", method())
     site.dist("aliases", {"specdec.aliases.v1": {"strict": "fake_verifiers:standard"}})
     with pytest.warns(DeprecatedNameWarning, match="verifier name 'strict' is old: say 'standard'"):
-        resolved = settle({"method": "alpha", "num_speculative_tokens": 3, "rejection_sample_method": "strict"})
+        resolved = resolve_config({"method": "alpha", "num_speculative_tokens": 3, "rejection_sample_method": "strict"})
     assert resolved.verifier == "standard"
     assert reasons(resolved)["rejection_sample_method"].startswith("given, as 'strict'; ")
 
 
-def test_neither_method_nor_model_lists_what_is_installed(site, settle, method):
+def test_neither_method_nor_model_lists_what_is_installed(site, resolve_config, method):
     site.proposer("alpha", method())
     with pytest.raises(ConfigError, match="installed: alpha"):
-        settle({"num_speculative_tokens": 3})
+        resolve_config({"num_speculative_tokens": 3})
 
 
-def test_a_failed_plugin_is_an_error_for_those_who_ask_for_it_with_the_cause_and_for_no_one_else(site, settle, method):
+def test_a_failed_plugin_is_an_error_for_those_who_ask_for_it_with_the_cause_and_for_no_one_else(
+    site, resolve_config, method
+):
     site.proposer("bad", "raise RuntimeError('no licence')")
     site.proposer("alpha", method())
     with pytest.raises(ImportStageError, match="no licence") as caught:
-        settle({"method": "bad", "num_speculative_tokens": 3})
+        resolve_config({"method": "bad", "num_speculative_tokens": 3})
     assert isinstance(caught.value.__cause__, RuntimeError)
-    assert settle({"method": "alpha", "num_speculative_tokens": 3}).method == "alpha"
+    assert resolve_config({"method": "alpha", "num_speculative_tokens": 3}).method == "alpha"
 
 
-def test_k_comes_from_the_user_or_from_the_method_with_its_reason_or_is_required(site, settle, problems_of, method):
+def test_k_comes_from_the_user_or_from_the_method_with_its_reason_or_is_required(
+    site, resolve_config, problems_of, method
+):
     site.proposer("alpha", method(defaults="Default(key='num_speculative_tokens', value=3, reason='three heads')"))
     site.proposer("beta", method())
-    resolved = settle({"method": "alpha"})
+    resolved = resolve_config({"method": "alpha"})
     assert (resolved.num_speculative_tokens, resolved.config.num_speculative_tokens) == (3, 3)
     assert reasons(resolved)["num_speculative_tokens"] == "three heads"
-    assert settle({"method": "alpha", "num_speculative_tokens": 2}).num_speculative_tokens == 2
+    assert resolve_config({"method": "alpha", "num_speculative_tokens": 2}).num_speculative_tokens == 2
     assert "is required" in problems_of({"method": "beta"})["num_speculative_tokens"]
 
 
 @pytest.mark.parametrize("key", ["zoo", "method", "model", "revision", "other_keys"])
-def test_a_default_of_a_key_that_has_none_is_the_plugins_fault(site, settle, method, key):
+def test_a_default_of_a_key_that_has_none_is_the_plugins_fault(site, resolve_config, method, key):
     site.proposer("alpha", method(defaults=f"Default(key='{key}', value='x', reason='r')"))
     with pytest.raises(CheckStageError, match=key):
-        settle({"method": "alpha", "num_speculative_tokens": 2})
+        resolve_config({"method": "alpha", "num_speculative_tokens": 2})
 
 
 @pytest.mark.parametrize(
     ("traits", "verifier"),
     [
-        ("law='deterministic'", "coupled"),
-        ("law='soft', shares_noise=True", "coupled"),
-        ("law='soft'", "standard"),
+        ("draft_distribution='deterministic'", "coupled"),
+        ("draft_distribution='soft', shares_noise=True", "coupled"),
+        ("draft_distribution='soft'", "standard"),
     ],
 )
-def test_the_default_verifier_follows_from_the_law_of_the_drafts(site, settle, traits, verifier, method):
+def test_the_default_verifier_follows_from_the_distribution_of_the_drafts(
+    site, resolve_config, traits, verifier, method
+):
     site.proposer("alpha", method(traits=traits))
-    assert settle({"method": "alpha", "num_speculative_tokens": 2}).verifier == verifier
+    assert resolve_config({"method": "alpha", "num_speculative_tokens": 2}).verifier == verifier
 
 
-def test_coupled_refuses_drafts_drawn_with_noise_of_their_own(site, settle, problems_of, method):
-    site.proposer("alpha", method(traits="law='soft'"))
+def test_coupled_refuses_drafts_drawn_with_noise_of_their_own(site, resolve_config, problems_of, method):
+    site.proposer("alpha", method(traits="draft_distribution='soft'"))
     config = {"method": "alpha", "num_speculative_tokens": 2, "rejection_sample_method": "coupled"}
     found = problems_of(config)
     assert "use 'standard', or draft_sample_method 'greedy'" in found["rejection_sample_method"]
 
 
-def test_the_way_of_drafting_must_be_the_methods(site, settle, problems_of, method):
+def test_the_way_of_drafting_must_be_the_methods(site, resolve_config, problems_of, method):
     site.proposer("alpha", method())
-    traits = "law='soft' if config.draft_sample_method == 'probabilistic' else 'deterministic'"
+    traits = "draft_distribution='soft' if config.draft_sample_method == 'probabilistic' else 'deterministic'"
     site.proposer("beta", method(traits=traits))
     config = {"num_speculative_tokens": 2, "draft_sample_method": "probabilistic"}
     assert set(problems_of({"method": "alpha", **config})) == {"draft_sample_method"}
-    assert settle({"method": "beta", **config}).verifier == "standard"
-    assert settle({"method": "beta", **config, "draft_sample_method": "greedy"}).verifier == "coupled"
+    assert resolve_config({"method": "beta", **config}).verifier == "standard"
+    assert resolve_config({"method": "beta", **config, "draft_sample_method": "greedy"}).verifier == "coupled"
 
 
-def test_a_verifier_is_asked_what_is_wrong_with_its_options_and_the_drafts(site, settle, problems_of, method):
+def test_a_verifier_is_asked_what_is_wrong_with_its_options_and_the_drafts(site, resolve_config, problems_of, method):
     source = """
     from specdec_core import hookimpl
     from specdec_core.sources import Problem
@@ -136,20 +142,20 @@ def test_a_verifier_is_asked_what_is_wrong_with_its_options_and_the_drafts(site,
 
     @hookimpl
     def specdec_verifier_check(method, config, options, traits):
-        said = f"{method} with {config.num_speculative_tokens} {traits.law} drafts and {options}"
-        return [Problem(key="rejection_sample_method", message=said)] if traits.law == "soft" else []
+        said = f"{method} with {config.num_speculative_tokens} {traits.draft_distribution} drafts and {options}"
+        return [Problem(key="rejection_sample_method", message=said)] if traits.draft_distribution == "soft" else []
     """
     site.dist("more", {"specdec.verifiers.v1": {"strange": "more_v"}}, {"more_v.py": source})
-    site.proposer("alpha", method(traits="law='soft'"))
+    site.proposer("alpha", method(traits="draft_distribution='soft'"))
     site.proposer("beta", method())
     config = {"num_speculative_tokens": 2, "rejection_sample_method": "strange"}
     found = problems_of({"method": "alpha", "max_model_len": 1000, **config})
     assert set(found) == {"max_model_len", "rejection_sample_method"}, "with all other problems"
     assert "strange with 2 soft drafts and " in found["rejection_sample_method"]
-    assert settle({"method": "beta", **config}).verifier == "strange"
+    assert resolve_config({"method": "beta", **config}).verifier == "strange"
 
 
-def test_a_lossy_verifier_is_said_to_be_lossy(site, settle, method):
+def test_a_lossy_verifier_is_said_to_be_lossy(site, resolve_config, method):
     source = """
     from specdec_core import hookimpl
 
@@ -163,13 +169,15 @@ def test_a_lossy_verifier_is_said_to_be_lossy(site, settle, method):
     site.dist("more", {"specdec.verifiers.v1": {"loose": "more_v", "tight": "more_v"}}, {"more_v.py": source})
     site.proposer("alpha", method())
     config = {"method": "alpha", "num_speculative_tokens": 2}
-    loose = settle({**config, "rejection_sample_method": "more:loose"})
+    loose = resolve_config({**config, "rejection_sample_method": "more:loose"})
     assert (loose.verifier, loose.verifier_lossy, loose.lossless) == ("loose", True, False)
     assert "lossy" in reasons(loose)
-    assert settle({**config, "rejection_sample_method": "tight"}).lossless
+    assert resolve_config({**config, "rejection_sample_method": "tight"}).lossless
 
 
-def test_a_checkpoint_is_refused_or_required_by_what_the_method_has(site, settle, tmp_path, problems_of, method):
+def test_a_checkpoint_is_refused_or_required_by_what_the_method_has(
+    site, resolve_config, tmp_path, problems_of, method
+):
     site.proposer("alpha", method())
     site.proposer("beta", method(traits="weights='own'"))
     config = {"num_speculative_tokens": 2}
@@ -178,10 +186,10 @@ def test_a_checkpoint_is_refused_or_required_by_what_the_method_has(site, settle
     missing = problems_of({**config, "method": "beta", "model": str(tmp_path / "no")})
     assert "no folder or file" in missing["model"]
     (tmp_path / "config.json").write_text("{}")
-    assert settle({**config, "method": "beta", "model": str(tmp_path)}).draft.model == str(tmp_path)
+    assert resolve_config({**config, "method": "beta", "model": str(tmp_path)}).draft.model == str(tmp_path)
 
 
-def test_a_plugin_may_say_what_the_checkpoint_is_and_what_to_do(site, settle, tmp_path, problems_of, method):
+def test_a_plugin_may_say_what_the_checkpoint_is_and_what_to_do(site, resolve_config, tmp_path, problems_of, method):
     problem = (
         "Problem(key='method', message=f'alpha got a checkpoint of model_type {draft.hf_config[\"model_type\"]!r}',"
         " next_step='say method beta, or give an alpha checkpoint')"
@@ -193,7 +201,7 @@ def test_a_plugin_may_say_what_the_checkpoint_is_and_what_to_do(site, settle, tm
     assert "say method beta, or give an alpha checkpoint" in found["method"]
 
 
-def test_an_override_patches_a_copy_and_only_the_chosen_method_is_asked(site, settle, tmp_path, method):
+def test_an_override_patches_a_copy_and_only_the_chosen_method_is_asked(site, resolve_config, tmp_path, method):
     override = """
 @hookimpl
 def specdec_override_hf_config(method, hf_config, target):
@@ -203,12 +211,12 @@ def specdec_override_hf_config(method, hf_config, target):
     site.proposer("alpha", method(traits="weights='own'", more=override))
     site.proposer("beta", "raise AssertionError('not asked')")
     (tmp_path / "config.json").write_text('{"nested": {"deep": 1}}')
-    resolved = settle({"method": "alpha", "num_speculative_tokens": 2, "model": str(tmp_path)})
+    resolved = resolve_config({"method": "alpha", "num_speculative_tokens": 2, "model": str(tmp_path)})
     assert dict(resolved.draft.hf_config) == {"nested": {"deep": 1}, "vocab_size": 32}
     assert "hf_config" in reasons(resolved)
     unchanged = override.replace('return {"vocab_size": target.vocab_size}', "return None")
     site.proposer("gamma", method(traits="weights='own'", more=unchanged))
-    resolved = settle({"method": "gamma", "num_speculative_tokens": 2, "model": str(tmp_path)})
+    resolved = resolve_config({"method": "gamma", "num_speculative_tokens": 2, "model": str(tmp_path)})
     assert dict(resolved.draft.hf_config) == {"nested": {"deep": 1}}
 
 
@@ -236,7 +244,7 @@ controller, watcher = Controller(), Watcher()
 """
 
 
-def test_controllers_observers_and_kernels_are_loaded_only_if_they_are_named(site, settle, problems_of, method):
+def test_controllers_observers_and_kernels_are_loaded_only_if_they_are_named(site, resolve_config, problems_of, method):
     points = {
         "specdec.extensions.v1": {"slow": "more_e:controller", "watch": "more_e:watcher", "bad": "not_there"},
         "specdec.kernels.v1": {"op.reference": "not_there"},
@@ -245,11 +253,11 @@ def test_controllers_observers_and_kernels_are_loaded_only_if_they_are_named(sit
     site.proposer("alpha", method())
     config = {"method": "alpha", "num_speculative_tokens": 2}
     registry = site.registry()
-    plain = settle(config, registry)
+    plain = resolve_config(config, registry)
     assert (plain.controller, plain.observers, registry.kernels.ops) == (None, (), {})
     full = {**config, "controller": "slow", "patience": 3, "observers": ["watch"], "kernels": ["More.E"]}
     registry = site.registry()
-    resolved = settle(full, registry)
+    resolved = resolve_config(full, registry)
     assert (resolved.controller, resolved.controller_options.patience) == ("slow", 3)
     assert [each.name for each in resolved.observers] == ["watch"]
     assert list(registry.kernels.ops) == ["op"]
@@ -258,19 +266,19 @@ def test_controllers_observers_and_kernels_are_loaded_only_if_they_are_named(sit
     assert "more-e" in wrong["kernels"]
 
 
-def test_an_instance_is_resolved_like_the_mapping_it_came_from(site, settle, method):
+def test_an_instance_is_resolved_like_the_mapping_it_came_from(site, resolve_config, method):
     site.proposer("alpha", method())
     given = {"method": "alpha", "num_speculative_tokens": 2, "lookup_max": 3}
     assert (
-        settle(SpeculativeConfig.parse(given)).as_json()
-        == settle(json.dumps(given)).as_json()
-        == settle(given).as_json()
+        resolve_config(SpeculativeConfig.parse(given)).as_json()
+        == resolve_config(json.dumps(given)).as_json()
+        == resolve_config(given).as_json()
     )
 
 
-def test_a_dummy_method_without_any_traits_resolves(site, settle):
+def test_a_dummy_method_without_any_traits_resolves(site, resolve_config):
     site.proposer("dummy")
-    assert settle({"method": "dummy", "num_speculative_tokens": 2}).as_json()["traits"]["rows"] == "none"
+    assert resolve_config({"method": "dummy", "num_speculative_tokens": 2}).as_json()["traits"]["rows"] == "none"
 
 
 def test_what_stands_against_the_plugins_drafter_alone_is_no_error_for_a_host_with_the_method(site, target, method):
@@ -279,8 +287,8 @@ def test_what_stands_against_the_plugins_drafter_alone_is_no_error_for_a_host_wi
     site.proposer("alpha", method(problems=ours))
     site.proposer("beta", method(problems=f"{ours}, Problem(key='model', message='not whole')"))
     given = {"method": "alpha", "num_speculative_tokens": 2}
-    settled = resolve(given, target, site.registry(), host_has_methods=True)
-    assert [problem.message for problem in settled.drafter_problems] == ["no drafter here"]
+    resolve_config = resolve(given, target, site.registry(), host_has_methods=True)
+    assert [problem.message for problem in resolve_config.drafter_problems] == ["no drafter here"]
     with pytest.raises(ConfigError, match="no drafter here"):
         resolve(given, target, site.registry())
     with pytest.raises(ConfigError, match="not whole") as raised:

@@ -21,9 +21,9 @@ class Mine:
 
 
 @pytest.fixture
-def resolved(site, method, settle):
+def resolved(site, method, resolve_config):
     site.proposer("alpha", method(traits="aux_layers=(1, 2), rows='all'"))
-    return settle({**CONFIG, "max_step_tokens": 64, "num_speculative_tokens_per_batch_size": [[1, 4, 2]]})
+    return resolve_config({**CONFIG, "max_step_tokens": 64, "num_speculative_tokens_per_batch_size": [[1, 4, 2]]})
 
 
 def test_another_process_reads_what_one_wrote(site, resolved):

@@ -15,7 +15,7 @@ SHARED = {**SAMPLED, "rejection_sample_method": "coupled"}
         ("tree_nodes=5", CONFIG, "num_speculative_tokens", ("3 given", "tree of alpha has 5 nodes", "give 5")),
         ("tree_nodes=2", CONFIG, "num_speculative_tokens", ("3 given", "tree of alpha has 2 nodes", "give 2")),
         (
-            "shape='tree', law='soft', shares_noise=True",
+            "shape='tree', draft_distribution='soft', shares_noise=True",
             SHARED,
             "draft_sample_method",
             ("one draw a place", "alpha", "'standard'", "chains"),
@@ -30,11 +30,11 @@ def test_the_core_refuses_what_traits_rule_out(site, method, problems_of, traits
     assert [word for word in words if word not in problem] == []
 
 
-def test_k_may_be_the_nodes_of_the_tree_and_sampled_chains_may_share_noise(site, method, settle):
+def test_k_may_be_the_nodes_of_the_tree_and_sampled_chains_may_share_noise(site, method, resolve_config):
     site.proposer("alpha", method(traits="tree_nodes=3, shape='tree'"))
-    assert settle(CONFIG).num_speculative_tokens == 3
-    site.proposer("beta", method(traits="law='soft', shares_noise=True"))
-    assert settle({**SHARED, "method": "beta"}).verifier == "coupled"
+    assert resolve_config(CONFIG).num_speculative_tokens == 3
+    site.proposer("beta", method(traits="draft_distribution='soft', shares_noise=True"))
+    assert resolve_config({**SHARED, "method": "beta"}).verifier == "coupled"
 
 
 def test_the_methods_own_check_is_not_asked_without_the_checkpoint_that_it_reads(site, method, problems_of):

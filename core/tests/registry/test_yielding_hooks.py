@@ -48,7 +48,7 @@ def registry_of(plugin: object) -> Registry:
     return Registry(Catalog.discover().with_local({"yielding": plugin}), strict=True)
 
 
-def settled(plugin: object, target: TargetInfo) -> ResolvedConfig:
+def resolve_config(plugin: object, target: TargetInfo) -> ResolvedConfig:
     return resolve({"method": "yielding"}, target, registry_of(plugin))
 
 
@@ -57,14 +57,14 @@ def test_notes_and_problems_that_are_yielded_all_arrive(target: TargetInfo) -> N
         Note(key="layout", value="wide", reason="by its tensors"),
         Note(key="norm", value=True, reason="by config.json"),
     )
-    resolved = settled(Yielding(*notes), target)
+    resolved = resolve_config(Yielding(*notes), target)
     assert resolved.num_speculative_tokens == 3
     assert [(each.key, each.value) for each in resolved.decisions if each.key in ("layout", "norm")] == [
         ("layout", "wide"),
         ("norm", True),
     ]
     with pytest.raises(ConfigError, match=r"one is wrong(.|\n)*two is wrong"):
-        settled(
+        resolve_config(
             Yielding(Problem(key="a", message="one is wrong"), notes[0], Problem(key="b", message="two is wrong")),
             target,
         )
@@ -72,7 +72,7 @@ def test_notes_and_problems_that_are_yielded_all_arrive(target: TargetInfo) -> N
 
 def test_what_fails_while_it_yields_is_the_error_of_the_plugin_and_its_hook(target: TargetInfo) -> None:
     with pytest.raises(CheckStageError, match=r"specdec_check raised KeyError"):
-        settled(Yielding(Note(key="layout", value="wide", reason="by its tensors"), KeyError("width")), target)
+        resolve_config(Yielding(Note(key="layout", value="wide", reason="by its tensors"), KeyError("width")), target)
 
 
 def test_an_observer_that_yields_is_run(target: TargetInfo) -> None:
@@ -91,4 +91,4 @@ def test_what_is_no_list_is_refused_with_its_type(returned: Any, target: TargetI
             return returned
 
     with pytest.raises(CheckStageError, match=f"specdec_check returned {type(returned).__name__}, not a list"):
-        settled(Alone(), target)
+        resolve_config(Alone(), target)

@@ -96,14 +96,14 @@ def diagnose(
 
 
 def _processed(sampler: Sampler, request: Request, row: Tensor, params: SamplingParams) -> Tensor | None:
-    """Return the row [V] after the newest id as `params` process it; None where they leave no law."""
+    """Return the row [V] after the newest id as `params` process it; None where they leave no distribution."""
     own, request.sampling_params = request.sampling_params, params
     try:
         draw = DrawRows.of([ScheduledRows(request, len(request) - 1, request.tokens[-1:], False, 0, 1)])
         processed = sampler.process(row[None], draw)[0]
     finally:
         request.sampling_params = own
-    draw.settle()
+    draw.read_finite()
     return None if draw.dead else processed
 
 
@@ -146,10 +146,10 @@ def _edges(scores: Tensor, kept: Tensor, winner: int, rivals: Tensor, params: Sa
             nearest = scores[rivals & cut].max()
             distances += [distance for distance in (lowest - nearest, floor - nearest) if distance >= 0]
     if params.top_p < 1:
-        law = torch.softmax(torch.where(kept, scores, -torch.inf).double(), dim=-1)
-        order = torch.sort(law, descending=True, stable=True).indices
-        before = torch.empty_like(law)
-        before[order] = law[order].cumsum(-1) - law[order]
+        distribution = torch.softmax(torch.where(kept, scores, -torch.inf).double(), dim=-1)
+        order = torch.sort(distribution, descending=True, stable=True).indices
+        before = torch.empty_like(distribution)
+        before[order] = distribution[order].cumsum(-1) - distribution[order]
         distances.append(params.top_p - before[winner])
         if (rivals & kept).any():
             distances.append(before[rivals & kept].min() - params.top_p)

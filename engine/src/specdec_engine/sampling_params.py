@@ -85,7 +85,7 @@ class SamplingParams:
     presence_penalty, frequency_penalty  taken from the logits of ids in the output, once and per occurrence; -2 .. 2
     repetition_penalty   divisor (multiplier of negative logits) for ids in prompt or output; above 0
     temperature          0 (or below 1e-5) = greedy, else the divisor of the logits
-    top_p, top_k, min_p  truncation of the law: top_k 0 or -1 = all ids; min_p is a share of the largest probability
+    top_p, top_k, min_p  truncation: top_k 0 or -1 = all ids; min_p is a share of the largest probability
     seed                 key of the request's noise, 0 .. 2^64 - 1; None = derived from the engine's seed and the
                          arrival number
     stop                 texts that end the request where they appear first

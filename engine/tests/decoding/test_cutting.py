@@ -1,4 +1,4 @@
-"""Cutting drafts never changes what is said: the law of the output, added up over all drafts and all decisions."""
+"""Cutting drafts never changes what is said: the output's distribution, added up over drafts and decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEWEST = 0
 P = random_table(VOCAB, seed=1)
 Q = random_table(VOCAB, seed=2)
 Path = tuple[int, ...]
-Law = dict[Path, float]
+Distribution = dict[Path, float]
 Children = dict[Path, list[tuple[int, bool]]]
 
 
@@ -39,7 +39,7 @@ def legal(ids: np.ndarray) -> int:
 
 
 def p_after(path: Path) -> np.ndarray:
-    """The target's law after a path, the forbidden ids without a chance."""
+    """The target's distribution after a path, the forbidden ids without a chance."""
     masked = np.zeros(VOCAB)
     masked[legal_after(path)] = P[(NEWEST, *path)[-1]][legal_after(path)]
     return masked / masked.sum()
@@ -49,19 +49,23 @@ def q_after(path: Path) -> np.ndarray:
     return Q[(NEWEST, *path)[-1]]
 
 
-def plain(length: int, path: Path = ()) -> Law:
-    """The law of what plain decoding says."""
-    law: Law = {(): 1.0}
+def plain(length: int, path: Path = ()) -> Distribution:
+    """The distribution of what plain decoding says."""
+    distribution: Distribution = {(): 1.0}
     for _ in range(length):
-        law = {(*said, v): w * p_after((*path, *said))[v] for said, w in law.items() for v in legal_after(path + said)}
-    return law
+        distribution = {
+            (*said, v): w * p_after((*path, *said))[v]
+            for said, w in distribution.items()
+            for v in legal_after(path + said)
+        }
+    return distribution
 
 
-def add(law: Law, said: Path, weight: float, length: int) -> None:
+def add(distribution: Distribution, said: Path, weight: float, length: int) -> None:
     """Add outputs that begin with what a step said and go on plainly."""
     if weight > 0:
         for rest, w in plain(max(0, length - len(said)), said).items():
-            law[(*said, *rest)[:length]] += weight * w
+            distribution[(*said, *rest)[:length]] += weight * w
 
 
 def nodes_of(draft: Draft) -> Children:
@@ -84,14 +88,14 @@ def walk(children: Children, at: Path) -> Iterator[tuple[Path, float]]:
     """
     p, q, alive = p_after(at), q_after(at).copy(), 1.0
     for child, soft in children.get(at, ()):
-        law = q if soft else np.eye(VOCAB)[child]
-        accept = min(1.0, p[child] / law[child])
+        distribution = q if soft else np.eye(VOCAB)[child]
+        accept = min(1.0, p[child] / distribution[child])
         for said, weight in walk(children, (*at, child)) if accept > 0 else ():
             yield said, alive * accept * weight
         alive *= 1 - accept
         if alive < 1e-12:
             return
-        p = np.maximum(p - law, 0)
+        p = np.maximum(p - distribution, 0)
         p = p / p.sum()
         q[child] = 0
         q = q / q.sum()
@@ -157,34 +161,38 @@ def fixed(draft: Draft) -> Callable[[], Iterator[tuple[Draft, float]]]:
     return one
 
 
-def output_law(drafts: Callable[[], Iterator[tuple[Draft, float]]], *, exact: bool, rule: Any = walk) -> Law:
-    law: Law = defaultdict(float)
+def output_distribution(
+    drafts: Callable[[], Iterator[tuple[Draft, float]]], *, exact: bool, rule: Any = walk
+) -> Distribution:
+    distribution: Distribution = defaultdict(float)
     for draft, chance in drafts():
         children = nodes_of(cut(draft, [legal], exact=exact))
         for said, weight in rule(children, ()):
-            add(law, said, chance * weight, 3)
-    return law
+            add(distribution, said, chance * weight, 3)
+    return distribution
 
 
-def distance(law: Law) -> float:
+def distance(distribution: Distribution) -> float:
     expected = plain(3)
-    assert sum(law.values()) == pytest.approx(1)
-    return sum(abs(law.get(said, 0) - expected.get(said, 0)) for said in {*law, *expected})
+    assert sum(distribution.values()) == pytest.approx(1)
+    return sum(abs(distribution.get(said, 0) - expected.get(said, 0)) for said in {*distribution, *expected})
 
 
 @pytest.mark.parametrize(
     ("drafts", "rule"), [(soft_chains, walk), (soft_trees, walk), (mixed_trees, walk), (soft_chains, blocks)]
 )
-def test_soft_drafts_keep_the_law_because_the_illegal_id_itself_stays(drafts: Any, rule: Any) -> None:
-    assert distance(output_law(drafts, exact=True, rule=rule)) < 1e-12
-    assert distance(output_law(drafts, exact=False, rule=rule)) > 0.02, "dropping an id for its value would be seen"
+def test_soft_drafts_keep_the_distribution_because_the_illegal_id_itself_stays(drafts: Any, rule: Any) -> None:
+    assert distance(output_distribution(drafts, exact=True, rule=rule)) < 1e-12
+    assert distance(output_distribution(drafts, exact=False, rule=rule)) > 0.02, (
+        "dropping an id for its value would be seen"
+    )
 
 
-def test_point_masses_keep_the_law_when_the_illegal_id_goes() -> None:
+def test_point_masses_keep_the_distribution_when_the_illegal_id_goes() -> None:
     for ids in itertools.product(range(VOCAB), repeat=3):
-        assert distance(output_law(fixed(Draft.of([ids])), exact=True)) < 1e-12
+        assert distance(output_distribution(fixed(Draft.of([ids])), exact=True)) < 1e-12
     tree = Draft([5], np.array([0, 1, 3, 0, 2], np.int32), np.array([-1, -1, -1, 1, 1], np.int32))
-    assert distance(output_law(fixed(tree), exact=True)) < 1e-12
+    assert distance(output_distribution(fixed(tree), exact=True)) < 1e-12
 
 
 def test_what_is_cut_is_the_illegal_id_and_all_behind_it() -> None:

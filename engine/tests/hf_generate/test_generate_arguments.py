@@ -16,7 +16,7 @@ from specdec_core.errors import ConfigError, RequestError
 from specdec_engine import generate
 from specdec_engine.hf_generate import arguments as generate_arguments
 from specdec_engine.hf_generate.kept_engine import engine_of
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.table import random_table, table_target
 
 
@@ -204,16 +204,16 @@ WARPED: dict[str, tuple[dict[str, Any], list[Any]]] = {
 
 @pytest.fixture(scope="module")
 def table() -> Any:
-    """A law for each id of a vocabulary of ten, and the model that has it."""
-    law = random_table(10, seed=5)
-    return law, table_target(law)
+    """A distribution for each id of a vocabulary of ten, and the model that has it."""
+    distribution = random_table(10, seed=5)
+    return distribution, table_target(distribution)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WARPED)
-def test_sampled_ids_follow_the_law_that_generates_own_warpers_leave(table: Any, name: str) -> None:
-    (law, model), (chosen, warpers) = table, WARPED[name]
-    scores = torch.from_numpy(np.log(law)).float()
+def test_sampled_ids_follow_the_distribution_that_generates_own_warpers_leave(table: Any, name: str) -> None:
+    (distribution, model), (chosen, warpers) = table, WARPED[name]
+    scores = torch.from_numpy(np.log(distribution)).float()
     for warper in warpers:
         scores = warper(None, scores)
     torch.manual_seed(3)
@@ -222,7 +222,7 @@ def test_sampled_ids_follow_the_law_that_generates_own_warpers_leave(table: Any,
         input_ids=torch.tensor([[1, 2, 3, 1, 2]]),
         **settings(do_sample=True, max_new_tokens=6, num_return_sequences=250, **chosen),
     )
-    counts = np.zeros(law.shape)
+    counts = np.zeros(distribution.shape)
     np.add.at(counts, (found[:, 4:-1].flatten().numpy(), found[:, 5:].flatten().numpy()), 1)
     assert_follows(counts, torch.softmax(scores, dim=-1).numpy())
     assert engine_of(model).get_metrics().accepted > 0

@@ -25,7 +25,7 @@ FAMILIES = ("llama", "gpt2", "gemma2", "opt")  # a plain one; layer norms; a sof
 TEXTS = prompts((3, 40, 17))
 
 
-def law(model: Any, ids: list[int]) -> torch.Tensor:
+def distribution(model: Any, ids: list[int]) -> torch.Tensor:
     """The model's own log-probabilities [len(ids), V] after each id, as transformers runs it."""
     model.set_attn_implementation("eager")
     with torch.inference_mode():
@@ -67,7 +67,7 @@ def test_entries_are_the_models_own_rows_whatever_the_temperature(family: str) -
     ]
     for text, result in zip(TEXTS, run(model, TEXTS, sampling), strict=True):
         (output,) = result.outputs
-        rows = law(model, text["prompt_token_ids"] + output.token_ids)[len(text["prompt_token_ids"]) - 1 :]
+        rows = distribution(model, text["prompt_token_ids"] + output.token_ids)[len(text["prompt_token_ids"]) - 1 :]
         assert output.logprobs is not None
         assert len(output.logprobs) == len(output.token_ids) == 9
         for entry, token, row in zip(output.logprobs, output.token_ids, rows, strict=False):
@@ -230,7 +230,7 @@ def test_prompt_entries_are_the_models_own_rows_in_chunks_and_slices(family: str
             ids, entries = text["prompt_token_ids"], result.prompt_logprobs
             assert entries is not None
             assert (len(entries), entries[0]) == (len(ids), None)
-            for entry, token, row in zip(entries[1:], ids[1:], law(model, ids), strict=False):
+            for entry, token, row in zip(entries[1:], ids[1:], distribution(model, ids), strict=False):
                 assert entry is not None
                 assert_entry(entry, row, token, 2)
     assert max(widest) == HEAD_ROWS
@@ -339,7 +339,7 @@ def test_penalties_stop_texts_and_entries_go_together(mode: str, temperature: fl
             assert_same(one.logprobs, other.logprobs, 1e-5)
             assert_same(mine.prompt_logprobs, theirs.prompt_logprobs, 1e-5)
     ids, output = texts[0], plain[0].outputs[0]
-    own = law(model, ids + output.token_ids)[len(ids) - 1 :]
+    own = distribution(model, ids + output.token_ids)[len(ids) - 1 :]
     off = [
         abs(entry[token].logprob - float(own[i, token]))
         for i, (token, entry) in enumerate(zip(output.token_ids, output.logprobs, strict=True))

@@ -20,7 +20,7 @@ from specdec_core.noise import request_key
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.sampling.noise_keys import NoiseKeys
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.stubs import Fixed, Ids, Soft, Stub, StubPlugin
 from specdec_testing.table import table_target
 
@@ -174,7 +174,7 @@ def test_these_checks_see_noise_that_depends_on_the_seed_alone(
     source: str, verifier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(NoiseKeys, "key", lambda self, seed, arrival, *rest: request_key(seed, self.seed, arrival))
-    with pytest.raises(AssertionError, match="do not follow the law"):
+    with pytest.raises(AssertionError, match="do not follow the distribution"):
         assert_is_target(SOURCES[source](verifier))
 
 
@@ -272,9 +272,11 @@ class KeySeer(Stub):
 
 
 @pytest.mark.parametrize("verifier", EXACT)
-@pytest.mark.parametrize("law", ["deterministic", "soft"])
-def test_drafters_get_fresh_noise_in_every_step_and_never_that_of_their_acceptance(law: Any, verifier: str) -> None:
-    stub = KeySeer(MethodTraits(law=law))
+@pytest.mark.parametrize("distribution", ["deterministic", "soft"])
+def test_drafters_get_fresh_noise_in_every_step_and_never_that_of_their_acceptance(
+    distribution: Any, verifier: str
+) -> None:
+    stub = KeySeer(MethodTraits(draft_distribution=distribution))
     with engine(stub, verifier) as llm:
         llm.generate([PROMPT], SamplingParams(temperature=1.0, seed=7, max_tokens=9, ignore_eos=True), use_tqdm=False)
         deciding = llm._engine.keys.key(7, 0, np.int32(PROMPT))
@@ -284,7 +286,7 @@ def test_drafters_get_fresh_noise_in_every_step_and_never_that_of_their_acceptan
 
 def test_drafts_that_share_the_targets_noise_get_the_key_of_the_targets_draws() -> None:
     for verifier, wanted in (("coupled", 7), ("standard", None)):
-        stub = KeySeer(MethodTraits(law="soft", shares_noise=True))
+        stub = KeySeer(MethodTraits(draft_distribution="soft", shares_noise=True))
         with engine(stub, verifier) as llm:
             llm.generate([PROMPT], params(7), use_tqdm=False)
             own = llm._engine.keys.key(7, 0, np.int32(PROMPT))

@@ -131,12 +131,12 @@ def test_processors_run_in_their_order_and_before_temperature() -> None:
         logits[6] += 1.0
         return logits
 
-    law = torch.log_softmax(torch.tensor(random_table(VOCAB, seed=5)).log().float()[4], 0)
+    distribution = torch.log_softmax(torch.tensor(random_table(VOCAB, seed=5)).log().float()[4], 0)
     with LLM(hf_model=MODEL, logprobs_mode="processed_logits") as llm:
         (entry,) = llm.generate([PROMPT], params(double, add, max_tokens=1, logprobs=-1))[0].outputs[0].logprobs
     bias = torch.zeros(VOCAB)
     bias[6] = 1.0
-    expected = (law * 2 + bias) / 0.7
+    expected = (distribution * 2 + bias) / 0.7
     got = torch.tensor([entry[token].logprob for token in range(VOCAB)])
     torch.testing.assert_close(got - got[0], expected - expected[0], rtol=1e-4, atol=1e-4)
 

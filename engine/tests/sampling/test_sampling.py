@@ -17,7 +17,7 @@ from specdec_engine.requests.request import Request
 from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_engine.sampling.draw_rows import DrawRows
 from specdec_engine.sampling.sampler import Sampler
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.stubs import Fixed, Soft, stub_plugin
 from specdec_testing.table import random_table, table_target
 
@@ -150,7 +150,7 @@ def test_a_text_that_was_cut_goes_on_as_if_it_had_not_been() -> None:
     assert ids_of(run(model, [[5, 6, 7, *whole[:10]]], rest)) == [[whole[10:]]]
 
 
-def test_unseeded_requests_are_independent_draws_from_the_law() -> None:
+def test_unseeded_requests_are_independent_draws_from_the_distribution() -> None:
     with LLM(hf_model=table_target(TABLE), max_num_seqs=256) as llm:
         results = llm.generate([[2]] * 4000, SamplingParams(temperature=1.0, max_tokens=2))
     counts, pairs = np.zeros(VOCAB, np.int64), np.zeros((VOCAB, VOCAB), np.int64)

@@ -243,7 +243,7 @@ def test_one_form_among_plain_requests_leaves_them_alone(model: Any) -> None:
     assert together[1].outputs[0].text == "the cat"
 
 
-def test_log_probabilities_are_of_the_targets_own_law(model: Any) -> None:
+def test_log_probabilities_are_of_the_targets_own_distribution(model: Any) -> None:
     """Those before all processing: a mask in place would show."""
     form = shaped(choice=["the cat sat"])
     asked = SamplingParams(temperature=0.0, max_tokens=20, structured_outputs=form, logprobs=3)

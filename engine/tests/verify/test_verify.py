@@ -146,12 +146,14 @@ def test_a_proposer_that_fails_is_a_fault_though_the_text_is_right(model: Path, 
 
 def test_right_counts_are_seldom_called_wrong_and_wrong_ones_are_found() -> None:
     generator = np.random.default_rng(5)
-    law = np.array([0.5, 0.3, 0.15, 0.04, 0.01])
+    distribution = np.array([0.5, 0.3, 0.15, 0.04, 0.01])
     other = np.array([0.7, 0.1, 0.15, 0.04, 0.01])
-    right = [fit([generator.multinomial(400, law).astype(float)], [law], 0.0).p_value for _ in range(400)]
+    right = [
+        fit([generator.multinomial(400, distribution).astype(float)], [distribution], 0.0).p_value for _ in range(400)
+    ]
     assert np.mean(np.array(right) < 0.05) < 0.09
     assert 0.3 < np.median(right) < 0.7
     wrong = generator.multinomial(400, other).astype(float)
-    assert fit([wrong], [law], 0.0).p_value < 1e-4
-    assert fit([wrong], [law], 0.9).p_value > 1e-2  # as far off as rounding of that size may be
+    assert fit([wrong], [distribution], 0.0).p_value < 1e-4
+    assert fit([wrong], [distribution], 0.9).p_value > 1e-2  # as far off as rounding of that size may be
     assert fit([np.array([1.0, 0.0])], [np.array([0.0, 1.0])], 0.0).p_value == 0.0

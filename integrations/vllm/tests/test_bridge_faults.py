@@ -78,9 +78,9 @@ def test_a_drafter_that_always_raises_is_switched_off_and_decoding_goes_on(llama
 
 
 def test_a_head_that_cannot_draft_stops_the_start_and_not_a_request(llama, tmp_path, monkeypatch):
-    from specdec_nn.drafters.hidden_state import FeatureDrafter
+    from specdec_nn.drafters.hidden_state import HiddenStateDrafter
 
-    monkeypatch.setattr(FeatureDrafter, "propose", lambda self, batch: 1 / 0)
+    monkeypatch.setattr(HiddenStateDrafter, "propose", lambda self, batch: 1 / 0)
     with pytest.raises(ZeroDivisionError), engine(llama, **over_the_bridge(eagle(tmp_path / "head"))):
         pass
 

@@ -48,8 +48,8 @@ def test_of_a_perfect_head_every_draft_is_accepted_and_counted(tmp_path):
     from vllm import SamplingParams
 
     size = 12
-    law = torch.tensor([[9.0 if j == (5 * i + 1) % size else 1.0 for j in range(size)] for i in range(size)])
-    folder = table_llama(tmp_path / "table", law / law.sum(dim=1, keepdim=True))
+    distribution = torch.tensor([[9.0 if j == (5 * i + 1) % size else 1.0 for j in range(size)] for i in range(size)])
+    folder = table_llama(tmp_path / "table", distribution / distribution.sum(dim=1, keepdim=True))
     asked = [[3], [1, 2, 3, 4, 5, 6, 7], [11, 0]]
     greedy = SamplingParams(temperature=0.0, max_tokens=41, ignore_eos=True)
     with engine(folder, **over_the_bridge(perfect_eagle(tmp_path / "head", size))) as llm:

@@ -42,8 +42,8 @@ def test_of_a_targets_own_modules_vllm_finds_the_checkpoint_by_itself(tmp_path):
     target = mtp_target(tmp_path / "target")
     found = route_of(target, {**MTP, "num_speculative_tokens": 1})
     assert (found.name, found.keys) == ("native", {"num_speculative_tokens": 1, "method": "mtp"})
-    settled = in_vllm(target, wrapped({**MTP, "num_speculative_tokens": 1})).speculative_config
-    assert (settled.method, settled.model) == ("mtp", str(target))
+    configured = in_vllm(target, wrapped({**MTP, "num_speculative_tokens": 1})).speculative_config
+    assert (configured.method, configured.model) == ("mtp", str(target))
 
 
 @pytest.mark.fast
@@ -126,6 +126,6 @@ def test_modules_that_draft_one_behind_the_other_are_not_vllms_reuse_of_the_firs
     made = from_plugin("mtp", "mtp_folders")
     target = made.deepseek(tmp_path / "target", 2)
     found = route_of(target, {"method": "mtp", "num_speculative_tokens": 2})
-    assert found.name == "bridge" and "2 modules draft one behind the other" in found.reason
+    assert found.name == "bridge" and "2 modules draft in sequence" in found.reason
     again = {"method": "mtp", "num_speculative_tokens": 2, "mtp_recurrence": "reuse"}
     assert route_of(target, again).name == "native"

@@ -19,7 +19,7 @@ from specdec_core.errors import CheckStageError, ConfigError
 from specdec_core.sources import Problem, TargetInfo
 from specdec_vllm import cli, plugin
 from specdec_vllm.routes import FROM_IDS, FROM_STATES, choose
-from specdec_vllm.settings import settle
+from specdec_vllm.settings import configure
 
 pytestmark = pytest.mark.fast
 
@@ -39,7 +39,7 @@ def heads(tmp_path_factory):
 
 def route_of(llama, config, max_model_len=None):
     target = TargetInfo.from_folder(llama, max_model_len)
-    return choose(settle(config, target), target)
+    return choose(configure(config, target), target)
 
 
 def wrapped(config: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -59,18 +59,18 @@ def in_vllm(llama, speculative, **arguments):
 
 def test_vllm_takes_its_own_methods_with_the_keys_that_were_made_for_it(llama, heads):
     for name, architecture in (("eagle", "EagleLlamaForCausalLM"), ("eagle3", "Eagle3LlamaForCausalLM")):
-        settled = in_vllm(llama, wrapped(heads[name], draft_sample_method="probabilistic")).speculative_config
-        assert (settled.method, settled.num_speculative_tokens) == (name, 4)
-        assert settled.draft_model_config.architectures == [architecture]
-        assert (settled.draft_sample_method, settled.specdec) == ("probabilistic", None)
+        configured = in_vllm(llama, wrapped(heads[name], draft_sample_method="probabilistic")).speculative_config
+        assert (configured.method, configured.num_speculative_tokens) == (name, 4)
+        assert configured.draft_model_config.architectures == [architecture]
+        assert (configured.draft_sample_method, configured.specdec) == ("probabilistic", None)
 
 
 def test_what_vllm_does_not_run_goes_to_drafters_of_ours(llama, heads):
     wanted = {"medusa": (heads["medusa"], FROM_STATES), "ngram": (NGRAM, FROM_IDS)}
     for name, (config, path) in wanted.items():
-        settled = in_vllm(llama, wrapped(config)).speculative_config
-        assert (settled.method, settled.model) == ("custom_class", path), name
-        assert settled.specdec["method"] == name
+        configured = in_vllm(llama, wrapped(config)).speculative_config
+        assert (configured.method, configured.model) == ("custom_class", path), name
+        assert configured.specdec["method"] == name
 
 
 def test_text_by_vllms_own_method_is_that_of_plain_decoding(llama, tmp_path, monkeypatch):
@@ -132,8 +132,8 @@ def test_what_vllm_itself_refuses_goes_over_the_bridge_and_the_log_says_what_it_
     config = made.config(64, vocab_size=96, bias=False, architectures=["WhateverForCausalLM"], model_type="whatever")
     model = made.save(tmp_path / "head", made.eagle_1(64), config)
     logging.getLogger("vllm.specdec").setLevel(logging.INFO)
-    settled = in_vllm(llama, wrapped({**heads["eagle"], "model": model})).speculative_config
-    assert (settled.method, settled.model) == ("custom_class", FROM_STATES)
+    configured = in_vllm(llama, wrapped({**heads["eagle"], "model": model})).speculative_config
+    assert (configured.method, configured.model) == ("custom_class", FROM_STATES)
     (said,) = [record.getMessage() for record in logged if "takes the route" in record.getMessage()]
     assert said.startswith("eagle takes the route 'bridge'") and "vLLM refuses it" in said and "whatever" in said
     with pytest.raises(ValueError, match="vLLM refuses it"):
@@ -196,9 +196,9 @@ def test_states_of_a_target_that_is_spread_over_devices_are_refused_and_ids_are_
         spread = ParallelConfig.__new__(ParallelConfig)
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):
             object.__setattr__(spread, name, 2 if name == key else 1)
-        (said,) = of_parallel(settle(heads["medusa"], target).resolved.traits, spread)
+        (said,) = of_parallel(configure(heads["medusa"], target).resolved.traits, spread)
         assert said.startswith(f"{key} is 2") and "set it to 1" in said
-        assert not list(of_parallel(settle(NGRAM, target).resolved.traits, spread))
+        assert not list(of_parallel(configure(NGRAM, target).resolved.traits, spread))
 
 
 def test_the_command_prints_the_route_and_reads_what_vllm_reads(llama, heads, capsys):

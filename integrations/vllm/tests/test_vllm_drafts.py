@@ -51,8 +51,8 @@ def shipped(tmp_path, monkeypatch):
 
 @pytest.mark.fast
 def test_a_name_beside_the_method_specdec_is_vllms_own_method_over_the_drafts_folder(llama, shipped):
-    settled = in_vllm(llama, {"method": "specdec", "model": "acme-small"}).speculative_config
-    assert (settled.method, settled.model, settled.num_speculative_tokens) == ("eagle3", str(shipped), 2)
+    configured = in_vllm(llama, {"method": "specdec", "model": "acme-small"}).speculative_config
+    assert (configured.method, configured.model, configured.num_speculative_tokens) == ("eagle3", str(shipped), 2)
     inside = in_vllm(llama, {"method": "specdec", "specdec": {"model": "acme-small"}}).speculative_config
     assert (inside.method, inside.model) == ("eagle3", str(shipped))
     by_path = in_vllm(llama, {"method": "specdec", "model": str(shipped)}).speculative_config
@@ -63,8 +63,8 @@ def test_a_name_beside_the_method_specdec_is_vllms_own_method_over_the_drafts_fo
 @pytest.mark.fast
 def test_over_the_bridge_the_name_is_resolved_where_the_drafter_is_made(llama, shipped):
     speculative = {"method": "specdec", "model": "acme-small", "specdec": {"route": "bridge"}}
-    settled = in_vllm(llama, speculative).speculative_config
-    assert settled.specdec == {"model": "acme-small", "route": "bridge", "method": "eagle3"}
+    configured = in_vllm(llama, speculative).speculative_config
+    assert configured.specdec == {"model": "acme-small", "route": "bridge", "method": "eagle3"}
 
 
 @pytest.mark.fast

@@ -16,10 +16,10 @@ from scipy import stats
 SIZE, REQUESTS, LENGTH = 6, 48, 160
 TEMPERATURES = (1.0, 0.6)
 # Neither row nor column is uniform, and the drafts of `table_drafts` are right in a good part of all cases.
-LAW = torch.tensor(
+DISTRIBUTION = torch.tensor(
     [[1.0 + 4.0 * (j == (i + 1) % SIZE) + 0.7 * ((i * j) % 4) for j in range(SIZE)] for i in range(SIZE)]
 )
-LAW /= LAW.sum(dim=1, keepdim=True)
+DISTRIBUTION /= DISTRIBUTION.sum(dim=1, keepdim=True)
 
 
 def sampled(folder: Path, switch: str, way: str) -> list[list[int]]:
@@ -38,11 +38,11 @@ def worst(answers: list[list[int]]) -> float:
     """Return the smallest p-value of any id's successors at either temperature, times how many there are."""
     values = []
     for which, temperature in enumerate(TEMPERATURES):
-        law = torch.softmax(LAW.double().log() / temperature, dim=1).numpy()
+        distribution = torch.softmax(DISTRIBUTION.double().log() / temperature, dim=1).numpy()
         counts = np.zeros((SIZE, SIZE))
         for ids in answers[which :: len(TEMPERATURES)]:
             np.add.at(counts, (ids[:-1], ids[1:]), 1)
-        for row, expected in zip(counts, law, strict=True):
+        for row, expected in zip(counts, distribution, strict=True):
             values.append(stats.chisquare(row, row.sum() * expected).pvalue)
     assert sum(map(len, answers)) >= REQUESTS * LENGTH
     return float(np.nanmin(values) * len(values)) if not np.isnan(values).all() else 0.0
@@ -52,7 +52,7 @@ def worst(answers: list[list[int]]) -> float:
 def table(tmp_path_factory):
     from vllm_models import table_llama
 
-    return table_llama(tmp_path_factory.mktemp("table") / "model", LAW)
+    return table_llama(tmp_path_factory.mktemp("table") / "model", DISTRIBUTION)
 
 
 def test_the_table_is_what_vllm_without_speculation_samples(table):

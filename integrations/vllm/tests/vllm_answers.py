@@ -13,7 +13,7 @@ class Recording(StateProposer):
 
     def load_model(self, *args, **kwargs):
         super().load_model(*args, **kwargs)
-        inner, inner.traits = self._drafting._proposer, self._settled.resolved.traits
+        inner, inner.traits = self._drafting._proposer, self._configured.resolved.traits
         self.recorder = RecordingProposer("none", hidden=False, verified_top_k=inner.traits.verified_top_k, inner=inner)
         self._drafting._proposer = self.recorder
         Recording.last = self

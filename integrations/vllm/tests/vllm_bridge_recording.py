@@ -58,7 +58,7 @@ class RecordingStates(StateProposer):
     def load_model(self, *args, **kwargs):
         super().load_model(*args, **kwargs)
         RecordingStates.last = self
-        self.recorder = recorder_of(self._drafting._proposer, self._settled.resolved.traits, self.texts)
+        self.recorder = recorder_of(self._drafting._proposer, self._configured.resolved.traits, self.texts)
         self._drafting._proposer = self.recorder
 
 

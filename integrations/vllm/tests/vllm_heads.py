@@ -167,7 +167,7 @@ VARIANTS = {"lstm": lstm, "dflash2": dflash2, "lilicorr": lilicorr, "domino": do
 
 
 def perfect_eagle(folder: Path, words: int) -> dict[str, Any]:
-    """An EAGLE-1 head whose law is that of a `vllm_models.table_llama` with so many ids, at any temperature.
+    """An EAGLE-1 head whose distribution is that of a `vllm_models.table_llama` with so many ids, at any temperature.
 
     Its output is the embedding of the token, brought to the length that the target's norm gives to it.
     """

@@ -1,4 +1,4 @@
-"""Folders with tiny models for vLLM: a random llama, and one whose next-token law is a table; one word an id."""
+"""Folders with tiny models for vLLM: a random llama, and one whose next-token probabilities are a table."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def random_llama(folder: Path, *, layers: int = 2, positions: int = 512, seed: i
     return folder
 
 
-def table_llama(folder: Path, law: torch.Tensor) -> Path:
-    """A llama without attention and MLP: after id i, id j follows with probability law[i, j]; at temperature 1.
+def table_llama(folder: Path, distribution: torch.Tensor) -> Path:
+    """A llama without attention and MLP: after id i, id j follows with distribution[i, j], at temperature 1.
 
-    law [V, V], V at most the hidden size less 1.
+    distribution [V, V], V at most the hidden size less 1.
     """
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    size = len(law)
+    size = len(distribution)
     config = LlamaConfig(
         vocab_size=size,
         num_hidden_layers=1,
@@ -62,7 +62,7 @@ def table_llama(folder: Path, law: torch.Tensor) -> Path:
         model.model.embed_tokens.weight.copy_(torch.eye(size, width))
         # The final norm makes a unit vector of length sqrt(width) out of a row of the embedding.
         model.lm_head.weight.zero_()
-        model.lm_head.weight[:, :size] = law.log().T / width**0.5
+        model.lm_head.weight[:, :size] = distribution.log().T / width**0.5
     model.save_pretrained(folder)
     save_tokenizer(folder, size)
     return folder

@@ -82,7 +82,7 @@ def read(tensors: Sequence[Tensor]) -> list[Array]:
 
 
 def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return where pieces of so many bytes begin, one behind the other, and where the last one ends."""
+    """Return where pieces of so many bytes begin, in sequence, and where the last one ends."""
     starts, at = [], 0
     for size in sizes:
         starts.append(at)

@@ -13,8 +13,8 @@ from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
 from specdec_engine import LLM, SamplingParams
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.identity import IdentityContract, assert_same_output, drafted
-from specdec_testing.laws import assert_follows
 from specdec_testing.stubs import Soft, stub_plugin
 from specdec_testing.table import joint, random_table, table_target
 from specdec_testing.targets import tiny_target

@@ -169,6 +169,6 @@ class Oracle:
         return turned
 
 
-def law(logits: Tensor, temperature: float) -> Tensor:
-    """Return the law that drafts of a place are drawn from."""
+def distribution(logits: Tensor, temperature: float) -> Tensor:
+    """Return the distribution that drafts of a place are drawn from."""
     return torch.softmax(logits / temperature, dim=-1)

@@ -15,7 +15,7 @@ from dflash_layouts import EVERY, LAYOUTS, VOCAB, WIDTH, Layout, flash
 from dflash_replay import Wrapped, watched
 
 from specdec_engine import LLM, SamplingParams
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.table import random_table, table_target
 from specdec_testing.targets import tiny_target
 
@@ -46,8 +46,8 @@ def generate(
 
 
 @pytest.mark.slow
-def test_a_head_of_fewer_ids_leaves_the_targets_law_row_58(tmp_path: Path) -> None:
-    """Its laws are zero on the ids that it lacks."""
+def test_a_head_of_fewer_ids_leaves_the_targets_distribution_row_58(tmp_path: Path) -> None:
+    """Its distributions are zero on the ids that it lacks."""
     size, table = 8, random_table(8, seed=58)
     tensors = checkpoints.trunk(size, 2 * size, seed=1) | checkpoints.vocabulary(size, size, 5, seed=1)
     section = {"mask_token_id": 3, "target_layer_ids": [0, 1]}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from dflash_oracle import law
+from dflash_oracle import distribution
 from dflash_replay import agreement, watched
 from second_layouts import SECONDS
 from second_oracle import Second, SecondOracle
 from test_dflash_against_oracle import SCRIPTS
-from test_dflash_laws import DRAWN, TEMPERATURES, drive
+from test_dflash_distributions import DRAWN, TEMPERATURES, drive
 
 from specdec_plugin_dflash.choosers import PairSelector, Places
 from specdec_plugin_dflash.convolution import BlockConvolution
@@ -52,7 +52,9 @@ def test_drawn_drafts_report_the_oracles_distributions(name: str, tmp_path: Path
         assert moment.draft.q_row is not None
         rows = moment.draft.q_row[moment.flat].tolist()
         for logits, row, token in zip(wanted.logits, rows, moment.tokens, strict=True):
-            torch.testing.assert_close(moment.draft.q[row].double(), law(logits, temperature), atol=2e-5, rtol=1e-3)
+            torch.testing.assert_close(
+                moment.draft.q[row].double(), distribution(logits, temperature), atol=2e-5, rtol=1e-3
+            )
             assert moment.draft.q[row][token] > 0
             compared += 1
             strayed += token != int(logits.argmax())

@@ -45,7 +45,7 @@ class Oracle:
     ids: Ids
     pard_token: int | None = None
     margin: float = float("inf")
-    laws: list[Tensor] = field(default_factory=list)
+    distributions: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         import transformers

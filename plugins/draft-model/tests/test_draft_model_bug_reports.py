@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from specdec_core.errors import ConfigError, PluginError, TargetError
 from specdec_engine import LLM, SamplingParams
 from specdec_testing.fakes import FakeRequest, FakeTarget
+from specdec_testing.goodness_of_fit import assert_follows, count
 from specdec_testing.identity import assert_same_output, sample_prompts
-from specdec_testing.laws import assert_follows, count
 from specdec_testing.table import random_table, table_target
 from specdec_testing.targets import tiny_target
 
@@ -98,20 +98,22 @@ def test_an_aborted_request_leaves_nothing_behind_row_52(tmp_path: Path) -> None
 
 
 def test_a_smaller_table_has_no_probability_for_the_ids_that_it_lacks_row_58(tmp_path: Path) -> None:
-    """Tables of 10 and 8 rows for 7 words: the law of the text is the target's, its padding included."""
-    law, other = random_table(10, seed=1, concentration=0.8), random_table(8, seed=2, concentration=0.8)
+    """Tables of 10 and 8 rows for 7 words: the distribution of the text is the target's, its padding included."""
+    distribution, other = random_table(10, seed=1, concentration=0.8), random_table(8, seed=2, concentration=0.8)
     words = numbered(WORDS[:7])
     model = saved(tmp_path / "d", table_target(other), words)
     config = keys(model, 2, draft_sample_method="probabilistic")
     sampling = SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True, n=2500, seed=3)
     with LLM(
-        hf_model=table_target(law), tokenizer=words, speculative_config=config, strict=True, max_num_seqs=256
+        hf_model=table_target(distribution), tokenizer=words, speculative_config=config, strict=True, max_num_seqs=256
     ) as engine:
         (result,) = engine.generate([{"prompt_token_ids": [2]}], sampling)
         assert engine.get_metrics().accepted > 0
     ids = np.array([sample.token_ids for sample in result.outputs])
-    assert_follows(count(ids[:, 0] * 10 + ids[:, 1], 100), (law[2][:, None] * law).ravel())
-    assert_follows(count(ids[:, 1] * 10 + ids[:, 2], 100), ((law[2] @ law)[:, None] * law).ravel())
+    assert_follows(count(ids[:, 0] * 10 + ids[:, 1], 100), (distribution[2][:, None] * distribution).ravel())
+    assert_follows(
+        count(ids[:, 1] * 10 + ids[:, 2], 100), ((distribution[2] @ distribution)[:, None] * distribution).ravel()
+    )
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def test_everything_is_accepted_with_prompts_in_chunks_and_several_samples(twin:
 
 
 @pytest.mark.parametrize("verifier", ["standard", "block"])
-def test_drawn_drafts_of_the_targets_own_law_are_accepted(verifier: str, twin: str) -> None:
+def test_drawn_drafts_of_the_targets_own_distribution_are_accepted(verifier: str, twin: str) -> None:
     config = keys(twin, K, draft_sample_method="probabilistic", rejection_sample_method=verifier)
     with LLM(hf_model=TARGET, speculative_config=config, strict=True) as engine:
         engine.generate(prompts(8, 30), params(2, temperature=1.0))

@@ -38,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return draft(tmp_path_factory.mktemp("d"))
 
 
-def settled(model: str | None, **keys: Any) -> ResolvedConfig:
+def resolve_config(model: str | None, **keys: Any) -> ResolvedConfig:
     config = {"method": METHOD, "model": model, "num_speculative_tokens": 3, **keys}
     return resolve(config, TARGET.info, Registry(Catalog.discover()))
 
@@ -64,42 +64,47 @@ def settled(model: str | None, **keys: Any) -> ResolvedConfig:
 )
 def test_keys_that_cannot_be_honoured_are_refused_by_name(keys: dict[str, Any], said: str, model: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        settled(model, **keys)
+        resolve_config(model, **keys)
 
 
 def test_all_problems_are_said_at_once(model: str) -> None:
     with pytest.raises(ConfigError) as error:
-        settled(model, parallel_drafting=True, draft_tensor_parallel_size=4, code_revision="abc")
+        resolve_config(model, parallel_drafting=True, draft_tensor_parallel_size=4, code_revision="abc")
     keys = {problem.key for problem in error.value.problems}
     assert keys == {"parallel_drafting", "draft_tensor_parallel_size", "code_revision"}
 
 
 def test_a_drafter_is_needed_and_must_be_a_language_model_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="model: draft_model needs a draft checkpoint, and none was given"):
-        settled(None)
+        resolve_config(None)
     head = patch(draft(tmp_path / "head"), architectures=["Eagle3LlamaForCausalLM"])
     with pytest.raises(ConfigError, match=r"another kind of drafter \(architectures 'Eagle3.*name its own method"):
-        settled(head)
+        resolve_config(head)
     bare = patch(draft(tmp_path / "bare"), vocab_size=None)
     with pytest.raises(ConfigError, match=r"not one of a language model: no vocabulary size \(vocab_size"):
-        settled(bare)
+        resolve_config(bare)
 
 
 def test_what_the_checkpoint_and_the_keys_say_settles_traits(model: str, tmp_path: Path) -> None:
-    plain = settled(model).traits
-    assert (plain.rows, plain.weights, plain.when_off, plain.law) == ("none", "own", "catch_up", "deterministic")
+    plain = resolve_config(model).traits
+    assert (plain.rows, plain.weights, plain.when_off, plain.draft_distribution) == (
+        "none",
+        "own",
+        "catch_up",
+        "deterministic",
+    )
     assert (plain.max_position, plain.extra_slots, plain.lookahead_tokens(3)) == (256, 1, 3)
-    assert settled(model).verifier == "coupled"
-    drawn = settled(model, **DRAWN)
-    assert (drawn.traits.law, drawn.traits.shares_noise, drawn.verifier) == ("soft", False, "standard")
-    shared = settled(model, **DRAWN, rejection_sample_method="coupled")
+    assert resolve_config(model).verifier == "coupled"
+    drawn = resolve_config(model, **DRAWN)
+    assert (drawn.traits.draft_distribution, drawn.traits.shares_noise, drawn.verifier) == ("soft", False, "standard")
+    shared = resolve_config(model, **DRAWN, rejection_sample_method="coupled")
     assert (shared.traits.shares_noise, shared.verifier) == (True, "coupled")
     pard = patch(draft(tmp_path / "p"), **PARD)
-    assert settled(pard).traits.extra_slots == 3
-    assert settled(pard, parallel_drafting=False).traits.extra_slots == 1
-    assert settled(pard, **TEXT).traits.max_position is None, "its positions are not the host's"
-    assert settled(model, max_model_len=40).max_model_len == 40
-    assert settled(model, draft_tensor_parallel_size=1, revision=None).draft_tensor_parallel_size == 1
+    assert resolve_config(pard).traits.extra_slots == 3
+    assert resolve_config(pard, parallel_drafting=False).traits.extra_slots == 1
+    assert resolve_config(pard, **TEXT).traits.max_position is None, "its positions are not the host's"
+    assert resolve_config(model, max_model_len=40).max_model_len == 40
+    assert resolve_config(model, draft_tensor_parallel_size=1, revision=None).draft_tensor_parallel_size == 1
 
 
 def refused(model: str, said: str, kind: type[SpecdecError] = ConfigError, **keys: Any) -> None:
@@ -127,7 +132,7 @@ def test_a_table_of_positions_that_neighbours_would_change_is_allowed_below_its_
 def test_positions_of_an_unknown_type_are_refused_before_weights_are_read(model: str, tmp_path: Path) -> None:
     strange = patch(draft(tmp_path / "d"), rope_parameters={"rope_type": "spiral", "rope_theta": 1e4})
     with pytest.raises(ConfigError, match=r"type 'spiral'.*known are default, linear"):
-        settled(strange)
+        resolve_config(strange)
 
 
 def test_positions_of_three_axes_are_refused_where_the_models_class_has_none(tmp_path: Path) -> None:
@@ -147,7 +152,7 @@ def test_quantisation_by_name_needs_what_transformers_needs_and_that_is_known_be
         cases["quanto"] = "'quanto' cannot be used: ImportError: .*optimum-quanto"
     for name, said in cases.items():
         with pytest.raises(ConfigError, match=said) as caught:
-            settled(model, quantization=name)
+            resolve_config(model, quantization=name)
         assert [problem.key for problem in caught.value.problems] == ["quantization"]
 
 
@@ -174,8 +179,8 @@ def test_a_quantised_checkpoint_is_read_as_it_says(tmp_path: Path) -> None:
     weight = proposer._runner._flat.model.state_dict()["model.layers.0.mlp.up_proj.weight"]  # type: ignore[attr-defined]
     assert float((weight - expected).abs().max() / expected.abs().max()) < 0.05
     with pytest.raises(ConfigError, match="quantization: 'awq' given, and the checkpoint is quantised by 'fp8'"):
-        settled(str(folder), quantization="awq")
-    settled(str(folder), quantization="fp8")
+        resolve_config(str(folder), quantization="awq")
+    resolve_config(str(folder), quantization="fp8")
 
 
 CODE = """

@@ -113,13 +113,13 @@ def dynamic_tree(head: Head, rows: Sequence[Row], top_k: int, depth: int, count:
         logits, feedback = run(head, rows, made.nodes)
         first = len(made.nodes)
         for parent in level:
-            law = logits[parent + 1].log_softmax(dim=-1)
-            chosen, gap = best(law, top_k)
+            distribution = logits[parent + 1].log_softmax(dim=-1)
+            chosen, gap = best(distribution, top_k)
             margin = min(margin, gap)
             before = 0.0 if parent < 0 else made.nodes[parent].score
             for token in chosen:
                 node = Node(token, parent, round_ + 1, logits[parent + 1], feedback[parent + 1])
-                node.score = before + float(law[token])
+                node.score = before + float(distribution[token])
                 made.nodes.append(node)
         scores = torch.tensor([node.score for node in made.nodes[first:]], dtype=torch.float64)
         chosen, gap = best(scores, top_k)

@@ -19,7 +19,7 @@ from specdec_plugin_eagle.aux_layers import KEY
 WIDTH, VOCAB, LAYERS = 32, 128, 36
 
 
-def settled(folder: Path, config: dict[str, Any], **keys: Any) -> ResolvedConfig:
+def resolve_config(folder: Path, config: dict[str, Any], **keys: Any) -> ResolvedConfig:
     tensors = checkpoints.eagle_3(WIDTH, vocab=VOCAB, draft_vocab=40)
     model = checkpoints.save(folder, tensors, checkpoints.config(WIDTH, **config))
     target = TargetInfo(
@@ -46,7 +46,7 @@ def inside(ids: list[int], key: str = KEY) -> dict[str, Any]:
 def test_a_list_that_fits_in_one_numbering_alone_is_read_in_that_and_the_decision_says_so(
     config: dict[str, Any], layers: tuple[int, ...], other: str | None, tmp_path: Path
 ) -> None:
-    resolved = settled(tmp_path / "x", config)
+    resolved = resolve_config(tmp_path / "x", config)
     assert resolved.traits.aux_layers == layers
     said = [decision for decision in resolved.decisions if decision.key == KEY]
     assert [decision.value for decision in said] == ([] if other is None else [list(layers)])
@@ -65,15 +65,15 @@ def test_a_list_that_leaves_the_range_is_refused_with_the_option_that_says_how_t
     config: dict[str, Any], keys: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=r"not all within the target's 0 \.\. 36.*aux_layer_numbering"):
-        settled(tmp_path / "x", config, **keys)
+        resolve_config(tmp_path / "x", config, **keys)
 
 
 def test_the_wrong_generation_is_shown_by_tensor_and_shape(tmp_path: Path) -> None:
     columns = rf"midlayer\.self_attn\.q_proj\.weight \[32, {2 * WIDTH}\]"
     evidence = rf"midlayer\.hidden_norm\.weight \[{WIDTH}\]; {columns}"
     with pytest.raises(ConfigError, match=rf'those of eagle3 \({evidence}.*use "method": "eagle3"'):
-        settled(tmp_path / "a", {}, method="eagle")
+        resolve_config(tmp_path / "a", {}, method="eagle")
     model = checkpoints.save(tmp_path / "b", checkpoints.eagle_1(WIDTH), checkpoints.config(WIDTH))
     evidence = rf"fc\.weight \[{WIDTH}, {2 * WIDTH}\].*no hidden_norm"
     with pytest.raises(ConfigError, match=rf'those of eagle \({evidence}.*use "method": "eagle"'):
-        settled(tmp_path / "c", {}, method="eagle3", model=model)
+        resolve_config(tmp_path / "c", {}, method="eagle3", model=model)

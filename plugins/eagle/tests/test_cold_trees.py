@@ -16,7 +16,7 @@ from perfect import perfect_head
 from safetensors.torch import load_file, save_file
 
 from specdec_engine import LLM, SamplingParams
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.table import joint, random_table, table_target, tempered
 
 VOCAB, REQUESTS, LENGTH = 4, 1500, 2

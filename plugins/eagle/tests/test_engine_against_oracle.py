@@ -204,8 +204,8 @@ def test_lists_of_another_producer_name_the_same_states(tmp_path: Path) -> None:
     assert seen[0][1] == seen[1][1]
 
 
-def test_a_target_that_divides_its_states_gives_the_laws_of_a_minicpm_head(tmp_path: Path) -> None:
-    """Its own head code divides, which the borrowed head must not do once more; laws show it, choices would not."""
+def test_a_target_that_divides_its_states_gives_the_distributions_of_a_minicpm_head(tmp_path: Path) -> None:
+    """Its own head code divides, and the borrowed head must not; probabilities show it, choices would not."""
     model = minicpm()
     layout = LAYOUTS["eagle-minicpm"]
     draft = checkpoints.save(tmp_path / "x", layout.tensors, layout.settings)
@@ -218,8 +218,8 @@ def test_a_target_that_divides_its_states_gives_the_laws_of_a_minicpm_head(tmp_p
     for call, (tokens,) in calls_of(recorder):
         rows = rows_of(layout, states, ids, call.run_len[0], ())
         nodes = oracle.followed(head, rows, tokens, range(-1, len(tokens) - 1)).nodes
-        for node, law in zip(nodes, call.draft.q if tokens else (), strict=True):
-            torch.testing.assert_close(law.double(), node.logits.softmax(-1), atol=1e-5, rtol=0)
+        for node, distribution in zip(nodes, call.draft.q if tokens else (), strict=True):
+            torch.testing.assert_close(distribution.double(), node.logits.softmax(-1), atol=1e-5, rtol=0)
             compared += 1
     assert compared > 5
 

@@ -34,7 +34,7 @@ def eagle_3(**settings: Any) -> dict[str, Tensor]:
     return checkpoints.eagle_3(WIDTH, **{"vocab": VOCAB, "draft_vocab": 40, **settings})
 
 
-def settled(model: str, **keys: Any) -> ResolvedConfig:
+def resolve_config(model: str, **keys: Any) -> ResolvedConfig:
     return resolve({"model": model, "num_speculative_tokens": 3, **keys}, INFO, Registry(Catalog.discover()))
 
 
@@ -55,7 +55,7 @@ def layout(model: str, method: str, **options: Any) -> Layout:
 @pytest.mark.parametrize("torch_file", [False, True])
 def test_every_spelling_is_recognised_without_a_word_in_the_path(tmp_path: Path, layer: str, torch_file: bool) -> None:
     model = checkpoints.save(tmp_path / "x", eagle_3(layer=layer), checkpoints.config(WIDTH), torch_file=torch_file)
-    assert settled(model).method == "eagle3"
+    assert resolve_config(model).method == "eagle3"
 
 
 @pytest.mark.parametrize("prefix", ["", "model."])
@@ -63,26 +63,26 @@ def test_every_spelling_is_recognised_without_a_word_in_the_path(tmp_path: Path,
 def test_a_head_of_the_first_generation_is_recognised(tmp_path: Path, prefix: str, bias: bool) -> None:
     tensors = checkpoints.eagle_1(WIDTH, prefix=prefix, bias=bias)
     model = checkpoints.save(tmp_path / "eagle3-run", tensors, checkpoints.config(WIDTH, architectures=None))
-    assert settled(model).method == "eagle"
-    assert settled(model).traits.hidden
+    assert resolve_config(model).method == "eagle"
+    assert resolve_config(model).traits.hidden
 
 
 def test_the_wrong_generation_is_refused_with_the_right_one(tmp_path: Path) -> None:
     first = checkpoints.save(tmp_path / "a", checkpoints.eagle_1(WIDTH), checkpoints.config(WIDTH))
     third = checkpoints.save(tmp_path / "b", eagle_3(), checkpoints.config(WIDTH))
     with pytest.raises(ConfigError, match='"method": "eagle"'):
-        settled(first, method="eagle3")
+        resolve_config(first, method="eagle3")
     with pytest.raises(ConfigError, match='"method": "eagle3"'):
-        settled(third, method="eagle")
+        resolve_config(third, method="eagle")
 
 
 def test_a_head_for_another_target_is_refused_with_both_shapes(tmp_path: Path) -> None:
     wide = checkpoints.save(tmp_path / "a", checkpoints.eagle_1(WIDTH + 8), checkpoints.config(WIDTH + 8))
     with pytest.raises(ConfigError, match=rf"\[{WIDTH + 8}, {2 * WIDTH + 16}\].*\[{WIDTH}, {2 * WIDTH}\]"):
-        settled(wide, method="eagle")
+        resolve_config(wide, method="eagle")
     said = checkpoints.config(WIDTH, target_hidden_size=WIDTH + 1)
     with pytest.raises(ConfigError, match=f"width {WIDTH + 1}, and this one has {WIDTH}"):
-        settled(checkpoints.save(tmp_path / "b", eagle_3(), said))
+        resolve_config(checkpoints.save(tmp_path / "b", eagle_3(), said))
 
 
 @pytest.mark.parametrize("architecture", ["EagleDeepSeekMTPModel", "EagleCohereForCausalLM", "MistralLarge3Model"])
@@ -90,7 +90,7 @@ def test_a_family_that_is_not_built_is_refused_by_name(tmp_path: Path, architect
     settings = checkpoints.config(WIDTH, architectures=[architecture])
     model = checkpoints.save(tmp_path / "x", checkpoints.eagle_1(WIDTH), settings)
     with pytest.raises(ConfigError, match=architecture):
-        settled(model, method="eagle")
+        resolve_config(model, method="eagle")
 
 
 @pytest.mark.parametrize("name", ["midlayer.self_attn.o_proj.weight", "norm.weight", "midlayer.mlp.up_proj.weight"])
@@ -98,19 +98,22 @@ def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
     tensors = eagle_3()
     del tensors[name]
     with pytest.raises(ConfigError, match=name.replace("midlayer", "layers.0")):
-        settled(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)))
+        resolve_config(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)))
 
 
 def test_a_smaller_vocabulary_needs_its_map_row_61(tmp_path: Path) -> None:
     tensors = eagle_3()
     del tensors["d2t"]
     with pytest.raises(ConfigError, match=f"40 ids, the target {VOCAB}, and the map d2t"):
-        settled(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)))
+        resolve_config(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)))
 
 
 def test_a_map_of_the_whole_vocabulary_may_be_absent_or_zero_row_62(tmp_path: Path) -> None:
     tensors = eagle_3(draft_vocab=VOCAB)
-    assert settled(checkpoints.save(tmp_path / "a", tensors, checkpoints.config(WIDTH))).traits.vocabulary == "target"
+    assert (
+        resolve_config(checkpoints.save(tmp_path / "a", tensors, checkpoints.config(WIDTH))).traits.vocabulary
+        == "target"
+    )
     tensors["d2t"] = torch.zeros(VOCAB, dtype=torch.int64)
     built(checkpoints.save(tmp_path / "b", tensors, checkpoints.config(WIDTH)))
 
@@ -130,7 +133,7 @@ def test_a_map_that_contradicts_itself_is_refused_before_weights_are_read(
 ) -> None:
     model = checkpoints.save(tmp_path / "x", eagle_3() | change, checkpoints.config(WIDTH), torch_file=torch_file)
     with pytest.raises(ConfigError, match=message):
-        settled(model, method="eagle3")
+        resolve_config(model, method="eagle3")
 
 
 @pytest.mark.parametrize(
@@ -147,13 +150,13 @@ def test_every_shape_is_compared_with_the_heads_width_before_weights_are_read(
 ) -> None:
     model = checkpoints.save(tmp_path / "x", eagle_3() | {name: torch.zeros(shape)}, checkpoints.config(WIDTH))
     with pytest.raises(ConfigError, match=r"and its config\.json makes it \["):
-        settled(model, method="eagle3")
+        resolve_config(model, method="eagle3")
 
 
 def test_weights_that_are_not_in_floating_point_are_refused_before_they_are_read(tmp_path: Path) -> None:
     tensors = eagle_3() | {"fc.weight": torch.zeros(WIDTH, 3 * WIDTH, dtype=torch.int8)}
     with pytest.raises(ConfigError, match=r"fc\.weight is int8; heads are read in floating point"):
-        settled(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)), method="eagle3")
+        resolve_config(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)), method="eagle3")
 
 
 @pytest.mark.parametrize("name", ["embed_tokens.weight", "lm_head.weight", "t2d"])
@@ -163,9 +166,9 @@ def test_a_table_of_another_vocabulary_is_refused_and_padding_is_not(tmp_path: P
         tensors = eagle_3(draft_vocab=VOCAB) | {name: table}
         return checkpoints.save(tmp_path / str(rows), tensors, checkpoints.config(WIDTH))
 
-    settled(saved(VOCAB + 1024), method="eagle3")
+    resolve_config(saved(VOCAB + 1024), method="eagle3")
     with pytest.raises(ConfigError, match=f"{name} is for {VOCAB + 1025} ids and the target has {VOCAB}, .* padding"):
-        settled(saved(VOCAB + 1025), method="eagle3")
+        resolve_config(saved(VOCAB + 1025), method="eagle3")
 
 
 def test_a_head_whose_config_names_another_vocabulary_is_warned_about_at_load(
@@ -182,13 +185,13 @@ def test_a_missing_head_is_borrowed_where_sizes_agree_and_refused_elsewhere_row_
     del tensors["lm_head.weight"]
     built(checkpoints.save(tmp_path / "a", tensors, checkpoints.config(WIDTH, draft_vocab_size=VOCAB)))
     with pytest.raises(ConfigError, match=r"no lm_head.weight"):
-        settled(checkpoints.save(tmp_path / "b", tensors, checkpoints.config(WIDTH, draft_vocab_size=40)))
+        resolve_config(checkpoints.save(tmp_path / "b", tensors, checkpoints.config(WIDTH, draft_vocab_size=40)))
 
 
 def test_sizes_in_the_config_that_the_tensors_contradict_are_refused_with_both(tmp_path: Path) -> None:
     model = checkpoints.save(tmp_path / "x", eagle_3(), checkpoints.config(WIDTH, draft_vocab_size=41))
     with pytest.raises(ConfigError, match=r"40 rows, and config\.json says draft_vocab_size 41"):
-        settled(model)
+        resolve_config(model)
 
 
 @pytest.mark.parametrize(
@@ -221,9 +224,9 @@ def test_the_number_of_states_comes_from_the_tensor_row_87(tmp_path: Path) -> No
     settings = checkpoints.config(WIDTH, eagle_aux_hidden_state_layer_ids=[1, 2, 3, 4])
     assert layout(checkpoints.save(tmp_path / "a", eagle_3(aux=4), settings), "eagle3").aux == (1, 2, 3, 4)
     with pytest.raises(ConfigError, match="takes 4 states of the target, and the default"):
-        settled(checkpoints.save(tmp_path / "b", eagle_3(aux=4), checkpoints.config(WIDTH)))
+        resolve_config(checkpoints.save(tmp_path / "b", eagle_3(aux=4), checkpoints.config(WIDTH)))
     with pytest.raises(ConfigError, match=r"not all within the target's 0 \.\. 8"):
-        settled(
+        resolve_config(
             checkpoints.save(tmp_path / "c", eagle_3(), checkpoints.config(WIDTH)),
             eagle_aux_hidden_state_layer_ids=[1, 2, 9],
         )
@@ -252,19 +255,19 @@ def test_a_config_that_names_little_is_enough_rows_67_and_70(tmp_path: Path, mis
 def test_a_config_without_heads_is_refused_by_the_missing_key(tmp_path: Path) -> None:
     settings = checkpoints.config(WIDTH, num_attention_heads=None)
     with pytest.raises(ConfigError, match="num_attention_heads"):
-        settled(checkpoints.save(tmp_path / "x", checkpoints.eagle_1(WIDTH), settings), method="eagle")
+        resolve_config(checkpoints.save(tmp_path / "x", checkpoints.eagle_1(WIDTH), settings), method="eagle")
 
 
 def test_parallel_drafting_needs_its_tensor_and_its_id(tmp_path: Path) -> None:
     plain = checkpoints.save(tmp_path / "a", eagle_3(), checkpoints.config(WIDTH))
     with pytest.raises(ConfigError, match="mask_hidden"):
-        settled(plain, parallel_drafting=True)
+        resolve_config(plain, parallel_drafting=True)
     masked = checkpoints.save(tmp_path / "b", eagle_3(mask=True), checkpoints.config(WIDTH))
     with pytest.raises(ConfigError, match="mask_token_id"):
-        settled(masked)
-    assert settled(masked, parallel_drafting=False).traits.extra_slots == 0
+        resolve_config(masked)
+    assert resolve_config(masked, parallel_drafting=False).traits.extra_slots == 0
     marked = checkpoints.save(tmp_path / "c", eagle_3(mask=True), checkpoints.config(WIDTH, pard_token=7))
-    assert settled(marked).traits.extra_slots == 2
+    assert resolve_config(marked).traits.extra_slots == 2
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "peagle"])
@@ -329,13 +332,13 @@ def test_what_that_type_does_not_define_is_refused_with_what_is_there(
     layout = LAYOUTS["eagle-speculators"]
     more = {} if tensor is None else {tensor: torch.ones(WIDTH)}
     with pytest.raises(ConfigError, match=message):
-        settled(checkpoints.save(tmp_path / "x", {**layout.tensors, **more}, {**layout.settings, **settings}))
+        resolve_config(checkpoints.save(tmp_path / "x", {**layout.tensors, **more}, {**layout.settings, **settings}))
 
 
 def test_an_eagle_1_head_with_norms_that_nothing_here_applies_is_refused(tmp_path: Path) -> None:
     tensors = {**checkpoints.eagle_1(WIDTH), "embed_layernorm.weight": torch.ones(WIDTH)}
     with pytest.raises(ConfigError, match=r"norms around its embedding and its output \(embed_layernorm.weight\)"):
-        settled(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)), method="eagle")
+        resolve_config(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)), method="eagle")
 
 
 @pytest.mark.parametrize("change", [{"transformer_layer_config": None}, {"speculators_model_type": "hydra"}])
@@ -347,7 +350,7 @@ def test_a_speculators_checkpoint_of_another_kind_is_not_taken(tmp_path: Path, c
     } | change
     tensors = {"fc.weight": torch.zeros(WIDTH, 3 * WIDTH), "hidden_norm.weight": torch.ones(WIDTH)}
     with pytest.raises(Exception, match=r"transformer_layer_config|no installed method|recognises"):
-        settled(checkpoints.save(tmp_path / "x", tensors, settings))
+        resolve_config(checkpoints.save(tmp_path / "x", tensors, settings))
 
 
 @pytest.mark.parametrize(
@@ -365,7 +368,7 @@ def test_a_speculators_checkpoint_of_another_kind_is_not_taken(tmp_path: Path, c
 def test_a_bad_tree_is_refused_with_the_first_path_that_offends(tmp_path: Path, tree: str, message: str) -> None:
     model = checkpoints.save(tmp_path / "x", checkpoints.eagle_1(WIDTH), checkpoints.config(WIDTH))
     with pytest.raises(ConfigError, match=message):
-        settled(model, speculative_token_tree=tree)
+        resolve_config(model, speculative_token_tree=tree)
 
 
 def test_a_tree_is_sorted_breadth_first_and_says_k(tmp_path: Path) -> None:
@@ -392,4 +395,4 @@ def test_a_tree_is_sorted_breadth_first_and_says_k(tmp_path: Path) -> None:
 def test_options_that_exclude_each_other_are_refused(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
     model = checkpoints.save(tmp_path / "x", checkpoints.eagle_1(WIDTH), checkpoints.config(WIDTH))
     with pytest.raises(ConfigError, match=message):
-        settled(model, **keys)
+        resolve_config(model, **keys)

@@ -66,8 +66,8 @@ def test_a_wide_dynamic_tree_holds_the_targets_own_path_as_far_as_it_goes(tmp_pa
 
 
 @pytest.mark.parametrize("verifier", ["standard", "coupled", "block"])
-def test_drawn_drafts_of_the_targets_own_law_are_accepted(verifier: str, tmp_path: Path) -> None:
-    """The drafter's law is the target's up to rounding; with the target's noise the very draws are the same."""
+def test_drawn_drafts_of_the_targets_own_distribution_are_accepted(verifier: str, tmp_path: Path) -> None:
+    """The drafter's q is the target's p up to rounding; with the target's noise the very draws are the same."""
     keys = {"draft_sample_method": "probabilistic", "rejection_sample_method": verifier}
     results, _ = generate(tmp_path / "x", 41, 1.0, 3, **keys)
     drafted, accepted = (sum(getattr(r.metrics, name) for r in results) for name in ("drafted", "accepted"))
@@ -75,7 +75,7 @@ def test_drawn_drafts_of_the_targets_own_law_are_accepted(verifier: str, tmp_pat
     assert accepted == drafted
 
 
-def test_drawn_trees_of_the_targets_own_law_are_accepted_at_their_first_child(tmp_path: Path) -> None:
+def test_drawn_trees_of_the_targets_own_distribution_are_accepted_at_their_first_child(tmp_path: Path) -> None:
     keys = {"draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}
     results, metrics = generate(tmp_path / "x", 1 + 4 * 10, 1.0, 5, **keys, **SHAPES["static tree"][2])
     assert metrics.mean_acceptance_length == 4

@@ -77,7 +77,7 @@ def test_a_head_by_the_methods_own_trainer_for_another_family_has_no_norms(tmp_p
     assert proposer._head._final_norm is None
 
 
-def test_a_map_of_zeros_of_a_smaller_head_means_the_first_ids_and_its_laws_say_so(tmp_path: Path) -> None:
+def test_a_map_of_zeros_of_a_smaller_head_means_the_first_ids_and_its_distributions_say_so(tmp_path: Path) -> None:
     layout = three(0)
     layout = changed(layout, d2t=torch.zeros(40, dtype=torch.int64), t2d=torch.arange(VOCAB) < 40)
     keys = {"draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}

@@ -13,7 +13,7 @@ from specdec_core.draft import BatchView, Draft, Rows
 from specdec_core.noise import Noise
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.cache.draft_cache import DraftCache
-from specdec_nn.drafters.hidden_state import FeatureDrafter
+from specdec_nn.drafters.hidden_state import HiddenStateDrafter
 from specdec_nn.ops.ancestor_bits.reference import ancestor_bits_reference, ancestor_lists, depths
 from specdec_plugin_eagle.aux_layers import aux_layers
 from specdec_plugin_eagle.dynamic_tree import DynamicTreePlan
@@ -25,13 +25,13 @@ ROOT, A, B, C, D, E, F = range(7)
 
 
 class TableHead:
-    """A head whose law after a token is a row of a table; its states are the tokens, one-hot."""
+    """A head whose distribution after a token is a row of a table; its states are the tokens, one-hot."""
 
     def __init__(self, table: dict[int, dict[int, float]], size: int = 8, d2t: torch.Tensor | None = None) -> None:
         self.d2t = d2t
         self._logs = torch.full((size, size), -20.0)
-        for token, law in table.items():
-            for child, probability in law.items():
+        for token, distribution in table.items():
+            for child, probability in distribution.items():
                 self._logs[token, child] = np.log(probability)
 
     def features(self, rows: Rows) -> torch.Tensor:
@@ -50,7 +50,7 @@ class TableHead:
 def drafted(table: dict[int, dict[int, float]], top_k: int, depth: int, nodes: int, d2t: torch.Tensor | None) -> Draft:
     """Draft after the newest id ROOT, in the second of two rows, the first being too short to draft."""
     plan = DynamicTreePlan(top_k, depth, tree_expand, draft_rows)
-    proposer = FeatureDrafter(TableHead(table, d2t=d2t), DraftCache(KVArena(1000, torch.device("cpu"))), plan)
+    proposer = HiddenStateDrafter(TableHead(table, d2t=d2t), DraftCache(KVArena(1000, torch.device("cpu"))), plan)
     views = [FakeRequest("in its prompt", [ROOT, A, B]), FakeRequest("ready", [B, ROOT])]
     for view in views:
         proposer.start(view)
@@ -99,7 +99,10 @@ def test_a_certain_child_never_pushes_its_parent_out() -> None:
 
 def test_draft_ids_become_target_ids_before_they_are_fed_back() -> None:
     """Offsets of 1: the head's id 0 is A, 1 is B, ...; a table keyed by target ids must still be followed."""
-    shifted = {token: {child - 1: probability for child, probability in law.items()} for token, law in WORKED.items()}
+    shifted = {
+        token: {child - 1: probability for child, probability in distribution.items()}
+        for token, distribution in WORKED.items()
+    }
     draft = drafted(shifted, 2, 2, 3, torch.ones(8, dtype=torch.int64))
     assert split(draft)[1] == ([A, B, C], [-1, -1, 0])
 

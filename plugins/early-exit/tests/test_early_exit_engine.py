@@ -14,8 +14,8 @@ from early_exit_oracle import Checked, Oracle
 from specdec_engine import LLM, SamplingParams
 from specdec_nn.hf.model import FlatModel
 from specdec_plugin_early_exit import usefulness
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.identity import assert_same_output
-from specdec_testing.laws import assert_follows
 from specdec_testing.table import joint, random_table, table_target
 from specdec_testing.targets import tiny_target
 

@@ -1,4 +1,4 @@
-"""Drafts of every layout equal those of an independent derivation: chains, trees and laws, over ragged batches."""
+"""Drafts of every layout equal those of an independent derivation: chains, trees and q, over ragged batches."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ def test_drawn_drafts_report_the_oracles_distributions(name: str, tree: str | No
     watch = driven(layout, tmp_path / "x", **DRAWN, **({} if tree is None else {"speculative_token_tree": tree}))
     for row in watch.rows:
         if row.temperature == 0:
-            assert set(row.law_rows) <= {-1}
+            assert set(row.distribution_rows) <= {-1}
             continue
         x, paths = oracle.input_state(layout.parts, row), list[list[int]]()
-        for token, parent, law_row in zip(row.tokens, row.parents, row.law_rows, strict=True):
+        for token, parent, distribution_row in zip(row.tokens, row.parents, row.distribution_rows, strict=True):
             above = [row.text[-1]] if parent < 0 else paths[parent]
             paths.append([*above, token])
             logits = oracle.head_logits(layout.parts.heads[len(above) - 1], x, above)
-            assert row.laws is not None
-            found = row.laws[law_row].double()
+            assert row.distributions is not None
+            found = row.distributions[distribution_row].double()
             torch.testing.assert_close(found, (logits / row.temperature).softmax(-1), atol=2e-6, rtol=1e-3)
             assert found[token] > 0
             strayed += token != int(found.argmax())

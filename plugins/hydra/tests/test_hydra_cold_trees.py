@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from specdec_engine import LLM, SamplingParams
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.table import joint, random_table, table_target, tempered
 
 LENGTH, VOCAB, HEADS, REQUESTS = 2, 4, 3, 1500

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from hydra_checkpoints import INFO, TABLE, TARGET, VOCAB, WIDTH, built, config, random_heads, save, settled, tensors_of
+from hydra_checkpoints import (
+    INFO,
+    TABLE,
+    TARGET,
+    VOCAB,
+    WIDTH,
+    built,
+    config,
+    random_heads,
+    resolve_config,
+    save,
+    tensors_of,
+)
 from hydra_layouts import LAYOUTS
 
 from specdec_core.sources import DraftSource
@@ -26,7 +38,7 @@ ONE = random_heads(1)
 def test_every_layout_is_recognised_and_no_tensor_of_it_is_left_over(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     model = layout.save(tmp_path / "x")
-    resolved = settled(model)
+    resolved = resolve_config(model)
     count, is_prefix = len(layout.parts.heads), layout.parts.prefix is not None
     assert (resolved.method, resolved.num_speculative_tokens) == ("hydra", count)
     assert resolved.traits.n_predict == resolved.traits.max_tokens == count
@@ -48,7 +60,7 @@ def test_every_layout_is_recognised_and_no_tensor_of_it_is_left_over(name: str, 
     ],
 )
 def test_the_evidence_is_what_the_file_says(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
-    assert said in evidence(settled(save(tmp_path / "x", tensors_of(ONE), settings)))
+    assert said in evidence(resolve_config(save(tmp_path / "x", tensors_of(ONE), settings)))
 
 
 @pytest.mark.parametrize(
@@ -128,13 +140,13 @@ def test_the_offset_counts_layers_back_from_the_last(tmp_path: Path) -> None:
     layers = TARGET.config.num_hidden_layers
     for offset in range(1, layers + 1):
         model = save(tmp_path / str(offset), tensors_of(ONE), config(ONE, hidden_state_offset=offset))
-        traits = settled(model).traits
+        traits = resolve_config(model).traits
         assert (traits.hidden, traits.aux_layers) == (False, (layers - offset,))
 
 
 def test_a_tree_says_k_and_a_chain_of_paths_is_a_chain(tmp_path: Path) -> None:
     model = LAYOUTS["mlp"].save(tmp_path / "x")
-    tree = settled(model, speculative_token_tree="mc_sim_7b_63")
+    tree = resolve_config(model, speculative_token_tree="mc_sim_7b_63")
     assert (tree.num_speculative_tokens, tree.traits.shape, tree.traits.n_predict) == (63, "tree", None)
-    chain = settled(model, speculative_token_tree=[[0], [0, 0]])
+    chain = resolve_config(model, speculative_token_tree=[[0], [0, 0]])
     assert (chain.num_speculative_tokens, chain.traits.shape) == (2, "chain")

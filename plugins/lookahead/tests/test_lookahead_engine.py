@@ -22,8 +22,8 @@ from specdec_plugin_lookahead.proposer import LookaheadProposer
 from specdec_plugin_verifiers.coupled import Coupled
 from specdec_testing.contract import ProposerContract
 from specdec_testing.fakes import FakeRequest
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.identity import IdentityContract, assert_same_output
-from specdec_testing.laws import assert_follows
 from specdec_testing.table import joint, random_table, table_target
 from specdec_testing.targets import tiny_target
 

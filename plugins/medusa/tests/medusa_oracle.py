@@ -40,10 +40,10 @@ def logits(heads: Heads, k: int, state: Tensor, vocab_size: int) -> Tensor:
     return full
 
 
-def likeliest(law: Tensor, count: int) -> tuple[list[int], float]:
+def likeliest(distribution: Tensor, count: int) -> tuple[list[int], float]:
     """Return the ids of the largest entries, best first, and the least gap between any of them and the next."""
-    order = sorted(range(len(law)), key=lambda i: (-float(law[i]), i))
-    values = [float(law[i]) for i in order[: count + 1]]
+    order = sorted(range(len(distribution)), key=lambda i: (-float(distribution[i]), i))
+    values = [float(distribution[i]) for i in order[: count + 1]]
     return order[:count], min((a - b for a, b in itertools.pairwise(values)), default=math.inf)
 
 

@@ -1,4 +1,4 @@
-"""Drafts of every layout equal those of an independent derivation: chains, trees and laws, over ragged batches."""
+"""Drafts of every layout equal those of an independent derivation: chains, trees and q, over ragged batches."""
 
 from __future__ import annotations
 
@@ -66,36 +66,36 @@ def test_the_fastest_kernels_of_this_machine_draft_the_same(tmp_path: Path, monk
     assert_all_are(watch.rows, lambda row: oracle.chain(layout.parts, row.state, row.limit, VOCAB), clear=1e-4)
 
 
-def law_of(layout: Layout, row: Row, depth: int) -> torch.Tensor:
+def distribution_of(layout: Layout, row: Row, depth: int) -> torch.Tensor:
     return (oracle.logits(layout.parts, depth, row.state, VOCAB) / row.temperature).softmax(-1)
 
 
-def in_target_ids(layout: Layout, law: torch.Tensor) -> torch.Tensor:
-    """Return a reported law over the target's ids, by the map of the heads."""
-    ids = torch.arange(len(law)) if layout.parts.ids is None else layout.parts.ids
-    return torch.zeros(VOCAB, dtype=torch.float64).index_add(0, ids, law.double())
+def in_target_ids(layout: Layout, distribution: torch.Tensor) -> torch.Tensor:
+    """Return a reported distribution over the target's ids, by the map of the heads."""
+    ids = torch.arange(len(distribution)) if layout.parts.ids is None else layout.parts.ids
+    return torch.zeros(VOCAB, dtype=torch.float64).index_add(0, ids, distribution.double())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["old, two layers", "new, scaled", "new, cut", "new, padded", "new, fewer ids"])
 @pytest.mark.parametrize("tree", [None, TREES["deep"]])
-def test_drawn_drafts_report_the_oracles_laws(name: str, tree: str | None, tmp_path: Path) -> None:
-    """A draft has positive probability, siblings differ and share a law, greedy requests have no law."""
+def test_drawn_drafts_report_the_oracles_distributions(name: str, tree: str | None, tmp_path: Path) -> None:
+    """A draft has positive probability, siblings differ and share a row of q, greedy requests have none."""
     layout, compared, strayed = LAYOUTS[name], 0, 0
     keys = {"draft_sample_method": "probabilistic", "speculative_token_tree": tree}
     watch = driven(layout, tmp_path / "x", **{key: value for key, value in keys.items() if value is not None})
     for row in watch.rows:
         if row.temperature == 0:
-            assert set(row.law_rows) <= {-1}
+            assert set(row.distribution_rows) <= {-1}
             continue
         depths: list[int] = []
-        for token, parent, law_row in zip(row.tokens, row.parents, row.law_rows, strict=True):
+        for token, parent, distribution_row in zip(row.tokens, row.parents, row.distribution_rows, strict=True):
             depths.append(0 if parent < 0 else depths[parent] + 1)
-            assert row.laws is not None
-            law = in_target_ids(layout, row.laws[law_row])
-            torch.testing.assert_close(law, law_of(layout, row, depths[-1]), atol=2e-6, rtol=1e-3)
-            assert law[token] > 0
-            strayed += token != int(law.argmax())
+            assert row.distributions is not None
+            distribution = in_target_ids(layout, row.distributions[distribution_row])
+            torch.testing.assert_close(distribution, distribution_of(layout, row, depths[-1]), atol=2e-6, rtol=1e-3)
+            assert distribution[token] > 0
+            strayed += token != int(distribution.argmax())
             compared += 1
         families = list(zip(row.parents, row.tokens, strict=True))
         assert len(set(families)) == len(families)

@@ -18,14 +18,14 @@ from medusa_checkpoints import (
     new_tensors,
     old_tensors,
     random_heads,
+    resolve_config,
     save,
-    settled,
 )
 from medusa_layouts import LAYOUTS
 
 from specdec_core.errors import ConfigError
 from specdec_engine import LLM, SamplingParams
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.table import random_table, table_target
 from specdec_testing.watching import evidence
 
@@ -35,8 +35,8 @@ LM = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_attenti
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tree", [None, "[(0,), (1,), (0, 0), (1, 0), (0, 0, 0)]"])
-def test_heads_of_fewer_ids_leave_the_targets_law_row_58(tree: str | None, tmp_path: Path) -> None:
-    """Their laws are zero on the ids that they lack, and drawn siblings keep the law as well."""
+def test_heads_of_fewer_ids_leave_the_targets_distribution_row_58(tree: str | None, tmp_path: Path) -> None:
+    """Their distributions are zero on the ids that they lack, and drawn siblings keep the distribution as well."""
     size, table = 8, random_table(8, seed=58)
     heads = random_heads(3, seed=58, rows=5, width=size)
     model = save(tmp_path / "x", new_tensors(heads), new_config(hidden_size=size, vocab_size=5))
@@ -73,12 +73,12 @@ def test_a_checkpoint_that_does_not_fit_the_named_method_is_said_to_be_so_with_b
 ) -> None:
     model = save(tmp_path / "x", {"model.layers.0.mlp.up_proj.weight": torch.zeros(2, 2)}, settings)
     with pytest.raises(ConfigError, match=rf"no Medusa heads.*model_type '{kind}'.*and the method is medusa") as caught:
-        settled(model, method="medusa")
+        resolve_config(model, method="medusa")
     assert "name the method that this checkpoint is for, or give a checkpoint of Medusa heads" in str(caught.value)
 
 
 def test_k_defaults_to_the_number_of_heads_row_71(tmp_path: Path) -> None:
-    resolved = settled(LAYOUTS["new"].save(tmp_path / "x"))
+    resolved = resolve_config(LAYOUTS["new"].save(tmp_path / "x"))
     assert resolved.num_speculative_tokens == 4
     assert evidence(resolved, "num_speculative_tokens") == "n_predict: the tensors have 4 heads"
 
@@ -86,7 +86,7 @@ def test_k_defaults_to_the_number_of_heads_row_71(tmp_path: Path) -> None:
 def test_k_above_the_heads_is_refused_with_their_number_row_72(tmp_path: Path) -> None:
     said = r"num_speculative_tokens: 5 given, and medusa drafts at most 4 \(its n_predict\) here \(give at most 4\)"
     with pytest.raises(ConfigError, match=said):
-        settled(LAYOUTS["new"].save(tmp_path / "x"), num_speculative_tokens=5)
+        resolve_config(LAYOUTS["new"].save(tmp_path / "x"), num_speculative_tokens=5)
 
 
 def test_the_number_of_heads_is_that_of_the_tensors_with_one_warning_row_85(
@@ -101,7 +101,7 @@ def test_the_number_of_heads_is_that_of_the_tensors_with_one_warning_row_85(
             _, resolved, _ = built(model)
         assert resolved.num_speculative_tokens == 5
         assert len(caplog.records) == warnings
-    assert "config.json says medusa_num_heads 2" in evidence(settled(wrong), "num_speculative_tokens")
+    assert "config.json says medusa_num_heads 2" in evidence(resolve_config(wrong), "num_speculative_tokens")
 
 
 def test_biases_of_old_heads_count_whatever_the_config_says_of_them(tmp_path: Path) -> None:

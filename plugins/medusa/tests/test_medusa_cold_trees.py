@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from specdec_engine import LLM, SamplingParams
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.table import joint, random_table, table_target, tempered
 
 LENGTH = 2

@@ -97,7 +97,7 @@ def test_heads_in_the_targets_own_checkpoint_need_no_model(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("shape", [{"num_speculative_tokens": 3}, {"speculative_token_tree": TREE}])
 def test_typical_acceptance_is_lossy_and_greedy_where_the_request_is(tmp_path: Path, shape: dict[str, Any]) -> None:
-    """It accepts more than the rule that keeps the law, says that it is lossy, and at temperature 0 changes nothing."""
+    """It accepts more than the lossless rule, is reported as lossy, and changes nothing at temperature 0."""
     layout = LAYOUTS["new"]
     config = {"model": layout.save(tmp_path / "x"), **shape}
     typical = {**config, "rejection_sample_method": "typical", "posterior_threshold": 1e-3, "posterior_alpha": 0.1}

@@ -18,8 +18,8 @@ from medusa_checkpoints import (
     new_tensors,
     old_tensors,
     random_heads,
+    resolve_config,
     save,
-    settled,
 )
 from medusa_layouts import LAYOUTS
 
@@ -38,7 +38,7 @@ ONE = random_heads(1)
 @pytest.mark.parametrize("name", SOME_OFTEN)
 def test_every_layout_is_recognised_without_a_word_in_the_path(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
-    resolved = settled(layout.save(tmp_path / "x"))
+    resolved = resolve_config(layout.save(tmp_path / "x"))
     assert (resolved.method, resolved.num_speculative_tokens) == ("medusa", len(layout.parts.heads))
     assert resolved.traits.n_predict == resolved.traits.max_tokens == len(layout.parts.heads)
     assert (resolved.traits.rows, resolved.traits.hidden, resolved.traits.weights) == ("last", True, "own")
@@ -49,7 +49,7 @@ def test_every_layout_is_recognised_without_a_word_in_the_path(name: str, tmp_pa
 def test_old_files_are_recognised_by_their_tensors_alone_and_a_file_may_be_named(tmp_path: Path) -> None:
     folder = save(tmp_path / "x", old_tensors(ONE), None, "medusa_lm_head.pt")
     for model in (folder, f"{folder}/medusa_lm_head.pt"):
-        assert "likely: tensor 0.0.linear.weight, tensor 0.1.weight" in evidence(settled(model))
+        assert "likely: tensor 0.0.linear.weight, tensor 0.1.weight" in evidence(resolve_config(model))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_old_files_are_recognised_by_their_tensors_alone_and_a_file_may_be_named
     ],
 )
 def test_the_evidence_is_what_the_file_says(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
-    assert said in evidence(settled(save(tmp_path / "x", old_tensors(ONE), settings)))
+    assert said in evidence(resolve_config(save(tmp_path / "x", old_tensors(ONE), settings)))
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_the_targets_own_checkpoint_is_the_default_only_if_the_heads_are_in_it(t
     assert default_model_of(info(whole, {"model_type": "llama"})) is None, "config.json says nothing: no file is read"
     assert default_model_of(info(empty, layout.settings)) is None
     assert default_model_of(info(None, layout.settings)) is None
-    resolved = settled(None, info(whole, layout.settings), method="medusa")
+    resolved = resolve_config(None, info(whole, layout.settings), method="medusa")
     assert evidence(resolved, "model") == "the heads are in the target's own checkpoint"
     with pytest.raises(ConfigError, match="medusa needs a draft checkpoint, and none was given"):
-        settled(None, info(empty, layout.settings), method="medusa")
+        resolve_config(None, info(empty, layout.settings), method="medusa")
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_only_the_heads_that_draft_are_read(tmp_path: Path) -> None:
 
 def test_a_tree_says_k_and_a_chain_of_paths_is_a_chain(tmp_path: Path) -> None:
     model = LAYOUTS["new"].save(tmp_path / "x")
-    tree = settled(model, speculative_token_tree="zephyr_stage2")
+    tree = resolve_config(model, speculative_token_tree="zephyr_stage2")
     assert (tree.num_speculative_tokens, tree.traits.shape, tree.traits.n_predict) == (63, "tree", None)
-    chain = settled(model, speculative_token_tree=[[0], [0, 0]])
+    chain = resolve_config(model, speculative_token_tree=[[0], [0, 0]])
     assert (chain.num_speculative_tokens, chain.traits.shape) == (2, "chain")
 
 

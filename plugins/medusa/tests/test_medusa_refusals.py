@@ -16,8 +16,8 @@ from medusa_checkpoints import (
     new_tensors,
     old_tensors,
     random_heads,
+    resolve_config,
     save,
-    settled,
 )
 from medusa_layouts import LAYOUTS
 from torch import Tensor
@@ -36,7 +36,7 @@ def test_a_missing_tensor_is_named(tensors: dict[str, Tensor], lost: str, tmp_pa
     left = {name: tensor for name, tensor in tensors.items() if name != lost}
     ours = {"0.0.linear.weight": "blocks.0.layers.0.weight", "0.1.weight": "lm_heads.0.weight"}.get(lost, lost)
     with pytest.raises(ConfigError, match=f"missing: {ours}"):
-        settled(save(tmp_path / "x", left, new_config(num_heads=2)))
+        resolve_config(save(tmp_path / "x", left, new_config(num_heads=2)))
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_a_missing_tensor_is_named(tensors: dict[str, Tensor], lost: str, tmp_pa
 def test_what_the_config_promises_must_be_there(settings: dict[str, Any], missing: str, tmp_path: Path) -> None:
     model = save(tmp_path / "x", new_tensors(random_heads(2)), new_config(num_heads=2, **settings))
     with pytest.raises(ConfigError, match=f"missing: {missing}"):
-        settled(model)
+        resolve_config(model)
 
 
 def test_outputs_of_one_head_only_need_the_key_that_says_so(tmp_path: Path) -> None:
     tensors = new_tensors(random_heads(3), outputs=1)
     with pytest.raises(ConfigError, match=r"missing: lm_heads.1.weight, lm_heads.2.weight .*original_lm_head true"):
-        settled(save(tmp_path / "x", tensors, new_config(num_heads=3)))
+        resolve_config(save(tmp_path / "x", tensors, new_config(num_heads=3)))
 
 
 def test_heads_for_another_width_are_refused_with_both(tmp_path: Path) -> None:
@@ -63,12 +63,12 @@ def test_heads_for_another_width_are_refused_with_both(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=rf"is \[{WIDTH + 8}, {WIDTH + 8}\], and heads .* width {WIDTH} have \[{WIDTH}"
     ):
-        settled(wide)
+        resolve_config(wide)
     odd = {**OLD, "1.1.weight": torch.zeros(VOCAB, WIDTH + 1)}
     with pytest.raises(ConfigError, match=rf"1\.1\.weight is \[{VOCAB}, {WIDTH + 1}\]"):
-        settled(save(tmp_path / "b", odd, OLD_CONFIG))
+        resolve_config(save(tmp_path / "b", odd, OLD_CONFIG))
     with pytest.raises(ConfigError, match=r"0\.0\.linear\.bias is \[3\]"):
-        settled(save(tmp_path / "c", {**OLD, "0.0.linear.bias": torch.zeros(3)}, OLD_CONFIG))
+        resolve_config(save(tmp_path / "c", {**OLD, "0.0.linear.bias": torch.zeros(3)}, OLD_CONFIG))
 
 
 def test_heads_for_another_vocabulary_are_refused_with_both_and_padding_is_not(tmp_path: Path) -> None:
@@ -76,10 +76,10 @@ def test_heads_for_another_vocabulary_are_refused_with_both_and_padding_is_not(t
     with pytest.raises(
         ConfigError, match=f"for {VOCAB + 1025} ids and the target has {VOCAB}, which is more than padding"
     ):
-        settled(far)
-    settled(save(tmp_path / "b", old_tensors(random_heads(1, rows=VOCAB + 1024)), OLD_CONFIG))
+        resolve_config(far)
+    resolve_config(save(tmp_path / "b", old_tensors(random_heads(1, rows=VOCAB + 1024)), OLD_CONFIG))
     with pytest.raises(ConfigError, match=r"different numbers of rows: \[127, 128\]"):
-        settled(save(tmp_path / "c", {**OLD, "0.1.weight": torch.zeros(VOCAB - 1, WIDTH)}, OLD_CONFIG))
+        resolve_config(save(tmp_path / "c", {**OLD, "0.1.weight": torch.zeros(VOCAB - 1, WIDTH)}, OLD_CONFIG))
 
 
 @pytest.mark.parametrize(
@@ -99,23 +99,23 @@ def test_a_map_that_contradicts_heads_config_or_target_is_refused(
 ) -> None:
     tensors = {name: tensor for name, tensor in {**CUT, **change}.items() if tensor is not None}
     with pytest.raises(ConfigError, match=message):
-        settled(save(tmp_path / "x", tensors, new_config(num_heads=2, **settings)))
+        resolve_config(save(tmp_path / "x", tensors, new_config(num_heads=2, **settings)))
 
 
 @pytest.mark.parametrize("scale", [0, -1.0, "2", True, None])
 def test_a_scale_that_is_no_positive_number_is_refused(scale: Any, tmp_path: Path) -> None:
     model = save(tmp_path / "x", NEW, new_config(num_heads=2, logit_scale=scale))
     with pytest.raises(ConfigError, match="logit_scale"):
-        settled(model)
+        resolve_config(model)
 
 
 def test_quantized_heads_are_refused(tmp_path: Path) -> None:
     scales = save(tmp_path / "a", {**NEW, "blocks.0.layers.0.weight_scale": torch.ones(1)}, new_config(num_heads=2))
     with pytest.raises(ConfigError, match=r"quantized \(blocks.0.layers.0.weight_scale\)"):
-        settled(scales)
+        resolve_config(scales)
     whole = {name: tensor.to(torch.int8) for name, tensor in NEW.items()}
     with pytest.raises(ConfigError, match=r"is int8; heads are read in floating point"):
-        settled(save(tmp_path / "b", whole, new_config(num_heads=2)))
+        resolve_config(save(tmp_path / "b", whole, new_config(num_heads=2)))
 
 
 def test_two_tensors_of_one_name_and_heads_of_different_depth_are_refused(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_two_tensors_of_one_name_and_heads_of_different_depth_are_refused(tmp_pa
     inside = {f"medusa_heads.{name}": tensor for name, tensor in twice.items() if "." in name}
     inside = {name.replace("medusa_heads.medusa_heads.", "medusa_heads."): t for name, t in inside.items()}
     with pytest.raises(ConfigError, match=r"are both lm_heads\.0\.weight"):
-        settled(save(tmp_path / "a", inside, new_config(num_heads=2)))
+        resolve_config(save(tmp_path / "a", inside, new_config(num_heads=2)))
     uneven = {**OLD, "1.2.weight": OLD["1.1.weight"]}
     del uneven["1.1.weight"]
     with pytest.raises(ConfigError, match=r"different numbers of layers: 0\.1\.weight says 1, 1\.2\.weight says 2"):
-        settled(save(tmp_path / "b", uneven, OLD_CONFIG), method="medusa")
+        resolve_config(save(tmp_path / "b", uneven, OLD_CONFIG), method="medusa")
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,9 @@ def test_options_that_cannot_be_honoured_are_refused_by_name(
 ) -> None:
     model = LAYOUTS["new"].save(tmp_path / "x")
     with pytest.raises(ConfigError, match=message):
-        settled(model, **keys)
+        resolve_config(model, **keys)
 
 
 def test_a_checkpoint_is_needed() -> None:
     with pytest.raises(ConfigError, match="none was given"):
-        settled(None, method="medusa", num_speculative_tokens=2)
+        resolve_config(None, method="medusa", num_speculative_tokens=2)

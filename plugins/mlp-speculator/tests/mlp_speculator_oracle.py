@@ -86,10 +86,10 @@ def candidates(
         grown = []
         for entry in beam:
             s, logits = forward(weights, i, entry.state, entry.ids[-1] if entry.ids else newest, vocab_size)
-            law = logits.log_softmax(-1)
-            best, gap = likeliest(law, width)
+            distribution = logits.log_softmax(-1)
+            best, gap = likeliest(distribution, width)
             margin = min(margin, gap)
-            grown += [Branch((*entry.ids, token), s, entry.score + float(law[token])) for token in best]
+            grown += [Branch((*entry.ids, token), s, entry.score + float(distribution[token])) for token in best]
         beam = grown
     best, gap = likeliest([entry.score for entry in beam], kept)
     return [beam[i].ids for i in best], min(margin, gap)

@@ -18,8 +18,8 @@ from mlp_speculator_checkpoints import (
     built,
     lstm_config,
     lstm_tensors,
+    resolve_config,
     save,
-    settled,
 )
 from torch import Tensor
 
@@ -87,10 +87,10 @@ def test_drawn_drafts_report_the_oracles_distributions(kind: str, tmp_path: Path
     for row in driven(kind, tmp_path / "x", draft_sample_method="probabilistic").rows:
         if row.temperature == 0:
             continue
-        assert row.laws is not None
+        assert row.distributions is not None
         wanted = oracle.distributions(row.state, row.text[-1], row.tokens, row.temperature)
-        for law_row, distribution in zip(row.law_rows, wanted, strict=True):
-            torch.testing.assert_close(row.laws[law_row].double(), distribution, atol=2e-6, rtol=1e-3)
+        for distribution_row, distribution in zip(row.distribution_rows, wanted, strict=True):
+            torch.testing.assert_close(row.distributions[distribution_row].double(), distribution, atol=2e-6, rtol=1e-3)
             compared += 1
     assert compared > 60
 
@@ -106,11 +106,11 @@ def test_the_cell_is_the_worked_one() -> None:
 
 
 def test_it_is_recognised_with_k_and_evidence(tmp_path: Path) -> None:
-    resolved = settled(written("as published", tmp_path / "a"))
+    resolved = resolve_config(written("as published", tmp_path / "a"))
     assert (resolved.method, resolved.num_speculative_tokens) == ("mlp_speculator", 3)
     assert "ArcticLSTMSpeculatorPreTrainedModel" in evidence(resolved)
     assert (resolved.traits.rows, resolved.traits.hidden) == ("last", True)
-    bare = settled(save(tmp_path / "b", PLAIN, lstm_config(architectures=None, model_type=None)))
+    bare = resolve_config(save(tmp_path / "b", PLAIN, lstm_config(architectures=None, model_type=None)))
     assert "likely: tensor forget_emb.0.weight, tensor forget_proj.0.weight" in evidence(bare)
 
 
@@ -134,7 +134,7 @@ def test_a_configuration_that_the_tensors_contradict_is_refused(
     keys: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        settled(save(tmp_path / "x", PLAIN, lstm_config(**keys)))
+        resolve_config(save(tmp_path / "x", PLAIN, lstm_config(**keys)))
 
 
 def test_a_target_of_another_class_is_refused_with_both(tmp_path: Path) -> None:
@@ -144,20 +144,20 @@ def test_a_target_of_another_class_is_refused_with_both(tmp_path: Path) -> None:
 
     info = replace(INFO, hf_config={**INFO.hf_config, "architectures": ["Qwen3ForCausalLM"]})
     with pytest.raises(ConfigError, match=r"classes \['LlamaForCausalLM'\] .* is of \['Qwen3ForCausalLM'\]"):
-        settled(written("as published", tmp_path / "x"), info)
+        resolve_config(written("as published", tmp_path / "x"), info)
     other = save(tmp_path / "y", PLAIN, lstm_config(base_model_archs=["LlamaForCausalLM", "Qwen3ForCausalLM"]))
-    assert settled(other, info).method == "mlp_speculator"
+    assert resolve_config(other, info).method == "mlp_speculator"
 
 
 def test_all_missing_and_foreign_tensors_are_named_in_one_error(tmp_path: Path) -> None:
     missing = ["cell_proj.1.weight", "state_ln.0.bias", "head.0.weight"]
     left = {name: tensor for name, tensor in PLAIN.items() if name not in missing}
     with pytest.raises(ConfigError) as caught:
-        settled(save(tmp_path / "a", left, lstm_config()))
+        resolve_config(save(tmp_path / "a", left, lstm_config()))
     assert all(name in str(caught.value) for name in missing)
     with pytest.raises(ConfigError, match=r"belong to no speculator .*: emb\.0\.weight, proj\.2\.bias"):
         foreign = {"proj.2.bias": torch.ones(2), "emb.0.weight": torch.ones(2)}
-        settled(save(tmp_path / "b", {**PLAIN, **foreign}, lstm_config()))
+        resolve_config(save(tmp_path / "b", {**PLAIN, **foreign}, lstm_config()))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_all_missing_and_foreign_tensors_are_named_in_one_error(tmp_path: Path) 
 )
 def test_a_shape_that_does_not_fit_is_named(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"{name} is {list(shape)}")):
-        settled(save(tmp_path / "x", {**PLAIN, name: torch.zeros(shape)}, lstm_config()))
+        resolve_config(save(tmp_path / "x", {**PLAIN, name: torch.zeros(shape)}, lstm_config()))
 
 
 def test_quantized_weights_are_refused_by_explain_and_load_alike(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_quantized_weights_are_refused_by_explain_and_load_alike(tmp_path: Path)
         tmp_path / "x", {**PLAIN, "input_proj.1.weight": torch.ones(INNER, INNER).to(torch.int8)}, lstm_config()
     )
     with pytest.raises(ConfigError, match=r"input_proj\.1\.weight is int8; speculators are read in floating point"):
-        settled(model)
+        resolve_config(model)
     with pytest.raises(ConfigError, match=r"input_proj\.1\.weight is int8; speculators are read in floating point"):
         built(model)
 

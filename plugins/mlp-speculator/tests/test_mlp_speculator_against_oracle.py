@@ -1,4 +1,4 @@
-"""Drafts of every variant equal those of an independent derivation: chains, trees and laws, over ragged batches."""
+"""Drafts of every variant equal those of an independent derivation: chains, trees and q, over ragged batches."""
 
 from __future__ import annotations
 
@@ -86,30 +86,34 @@ def test_the_fastest_kernels_of_this_machine_draft_the_same(tmp_path: Path, monk
     )
 
 
-def laws_of(layout: Layout, row: Row) -> list[torch.Tensor]:
-    """Return the law of each id of a drawn chain, given those before it."""
-    s, token, laws = oracle.begin(layout.parts, row.state), row.text[-1], []
+def distributions_of(layout: Layout, row: Row) -> list[torch.Tensor]:
+    """Return the distribution of each id of a drawn chain, given those before it."""
+    s, token, distributions = oracle.begin(layout.parts, row.state), row.text[-1], []
     for i, drafted in enumerate(row.tokens):
         s, logits = oracle.forward(layout.parts, i, s, token, VOCAB)
-        laws.append((logits / row.temperature).softmax(-1))
+        distributions.append((logits / row.temperature).softmax(-1))
         token = drafted
-    return laws
+    return distributions
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "tied, stored once", "padded", "fewer ids"])
-def test_drawn_drafts_report_the_oracles_laws_each_after_the_ids_that_were_drawn(name: str, tmp_path: Path) -> None:
+def test_drawn_drafts_report_the_oracles_distributions_each_after_the_ids_that_were_drawn(
+    name: str, tmp_path: Path
+) -> None:
     layout, compared, strayed = LAYOUTS[name], 0, 0
     watch = driven(layout, tmp_path / "x", draft_sample_method="probabilistic")
     for row in watch.rows:
         if row.temperature == 0:
-            assert set(row.law_rows) == {-1}
+            assert set(row.distribution_rows) == {-1}
             continue
-        assert row.laws is not None
-        for token, law_row, law in zip(row.tokens, row.law_rows, laws_of(layout, row), strict=True):
-            torch.testing.assert_close(row.laws[law_row].double(), law, atol=2e-6, rtol=1e-3)
-            assert law[token] > 0
-            strayed += token != int(law.argmax())
+        assert row.distributions is not None
+        for token, distribution_row, distribution in zip(
+            row.tokens, row.distribution_rows, distributions_of(layout, row), strict=True
+        ):
+            torch.testing.assert_close(row.distributions[distribution_row].double(), distribution, atol=2e-6, rtol=1e-3)
+            assert distribution[token] > 0
+            strayed += token != int(distribution.argmax())
             compared += 1
     assert compared > 60
     assert strayed > 10, "they are draws, and not the likeliest ids"

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mlp_speculator_checkpoints import TARGET, config, random_weights, save, settled, tensors_of
+from mlp_speculator_checkpoints import TARGET, config, random_weights, resolve_config, save, tensors_of
 from mlp_speculator_layouts import LAYOUTS
 
 from specdec_core.errors import ConfigError
 from specdec_engine import LLM, SamplingParams
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.table import random_table, table_target
 from specdec_testing.watching import evidence
 
@@ -21,8 +21,8 @@ MTP = {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], 
 LM = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_attention_heads": 4}
 
 
-def test_a_speculator_of_fewer_ids_leaves_the_targets_law_row_58(tmp_path: Path) -> None:
-    """Its laws are zero on the ids that it lacks."""
+def test_a_speculator_of_fewer_ids_leaves_the_targets_distribution_row_58(tmp_path: Path) -> None:
+    """Its distributions are zero on the ids that it lacks."""
     size, table = 8, random_table(8, seed=58)
     weights = random_weights(3, 6, seed=58, rows=5, width=size)
     model = save(tmp_path / "x", tensors_of(weights), config(emb_dim=size, inner_dim=6, vocab_size=5))
@@ -56,12 +56,12 @@ def test_a_checkpoint_that_does_not_fit_the_named_method_is_said_to_be_so_with_b
     model = save(tmp_path / "x", {"model.layers.0.mlp.up_proj.weight": torch.zeros(2, 2)}, settings)
     said = rf"no MLP speculator.*model_type '{kind}'.*and the method is mlp_speculator"
     with pytest.raises(ConfigError, match=said) as caught:
-        settled(model, method="mlp_speculator")
+        resolve_config(model, method="mlp_speculator")
     assert "name the method that this checkpoint is for, or give the checkpoint of" in str(caught.value)
 
 
 def test_k_defaults_to_n_predict_row_71(tmp_path: Path) -> None:
-    resolved = settled(LAYOUTS["plain"].save(tmp_path / "x"))
+    resolved = resolve_config(LAYOUTS["plain"].save(tmp_path / "x"))
     assert resolved.num_speculative_tokens == 3
     assert evidence(resolved, "num_speculative_tokens") == "n_predict of the checkpoint, 3"
 
@@ -69,7 +69,7 @@ def test_k_defaults_to_n_predict_row_71(tmp_path: Path) -> None:
 def test_k_above_n_predict_is_refused_with_n_predict_row_72(tmp_path: Path) -> None:
     said = r"num_speculative_tokens: 4 given, and mlp_speculator drafts at most 3 \(its n_predict\) here"
     with pytest.raises(ConfigError, match=said):
-        settled(LAYOUTS["plain"].save(tmp_path / "x"), num_speculative_tokens=4)
+        resolve_config(LAYOUTS["plain"].save(tmp_path / "x"), num_speculative_tokens=4)
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_trees_go_through_the_engine_and_leave_the_text_as_it_is(tmp_path: Path)
 
 
 def test_typical_acceptance_is_lossy_and_greedy_where_the_request_is(tmp_path: Path) -> None:
-    """It accepts more than the rule that keeps the law, says that it is lossy, and at temperature 0 changes nothing."""
+    """It accepts more than the lossless rule, is reported as lossy, and changes nothing at temperature 0."""
     config = {"model": LAYOUTS["plain"].save(tmp_path / "x")}
     typical = {**config, "rejection_sample_method": "typical", "posterior_threshold": 1e-3, "posterior_alpha": 0.1}
     with LLM(hf_model=TARGET, strict=True) as llm:

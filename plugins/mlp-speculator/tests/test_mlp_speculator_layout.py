@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from mlp_speculator_checkpoints import WIDTH, built, config, random_weights, save, settled, tensors_of
+from mlp_speculator_checkpoints import WIDTH, built, config, random_weights, resolve_config, save, tensors_of
 from mlp_speculator_layouts import LAYOUTS, TRAINER
 
 from specdec_core.sources import DraftSource
@@ -22,7 +22,7 @@ SOME_OFTEN = [name if i % 7 == 0 else pytest.param(name, marks=pytest.mark.slow)
 @pytest.mark.parametrize("name", SOME_OFTEN)
 def test_every_variant_is_recognised_without_a_word_in_the_path(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
-    resolved = settled(layout.save(tmp_path / "x"))
+    resolved = resolve_config(layout.save(tmp_path / "x"))
     n_predict = len(layout.parts.heads)
     assert (resolved.method, resolved.num_speculative_tokens) == ("mlp_speculator", n_predict)
     assert resolved.traits.n_predict == resolved.traits.max_tokens == n_predict
@@ -41,7 +41,7 @@ def test_every_variant_is_recognised_without_a_word_in_the_path(name: str, tmp_p
     ],
 )
 def test_the_evidence_is_what_the_file_says(settings: dict[str, Any] | None, said: str, tmp_path: Path) -> None:
-    assert said in evidence(settled(save(tmp_path / "x", tensors_of(random_weights()), settings)))
+    assert said in evidence(resolve_config(save(tmp_path / "x", tensors_of(random_weights()), settings)))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_only_the_heads_that_draft_are_read(tmp_path: Path) -> None:
 )
 def test_k_of_a_tree_is_the_most_nodes_that_it_can_have(keys: dict[str, Any], k: int | None, tmp_path: Path) -> None:
     model = save(tmp_path / "x", tensors_of(random_weights()), config(n_candidates=2 if k is None else 4))
-    resolved = settled(model, **keys)
+    resolved = resolve_config(model, **keys)
     assert resolved.num_speculative_tokens == resolved.traits.max_tokens == (k or 2 + 2 + 2)
     assert (resolved.traits.shape, resolved.traits.n_predict) == ("tree", None)
 

@@ -105,7 +105,7 @@ def deepseek(folder: Path, modules: int, layers: int = LAYERS, **keys: Any) -> s
     return folder_of(folder, {**DEEPSEEK, **keys}, names)
 
 
-def settled(target: str, **keys: Any) -> ResolvedConfig:
+def resolve_config(target: str, **keys: Any) -> ResolvedConfig:
     """Resolve a configuration of the method for a target in a folder."""
     info = TargetInfo.from_folder(target)
     return resolve({"method": "mtp", **keys}, info, Registry(Catalog.discover(), strict=True))

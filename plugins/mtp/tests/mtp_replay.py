@@ -37,7 +37,7 @@ LIVES = (
 class Compared:
     """Passes every call on; `count` drafts were compared, `margin` is the smallest gap that one of them rests on.
 
-    With laws reported, those are compared and not the choices.
+    With distributions reported, those are compared and not the choices.
     """
 
     inner: Any
@@ -70,24 +70,24 @@ class Compared:
         ends = np.cumsum([0, *(draft.lengths or ())])
         for i, view in enumerate(batch.requests):
             tokens = draft.tokens[ends[i] : ends[i + 1]].tolist()
-            laws = None if draft.q is None or draft.q_row is None else draft.q_row[ends[i] : ends[i + 1]]
+            distributions = None if draft.q is None or draft.q_row is None else draft.q_row[ends[i] : ends[i + 1]]
             wanted = int(batch.max_draft[i]) if (batch.rows.request == i).any() else 0
             assert len(tokens) == wanted
             if wanted:
-                drawn = laws is not None and bool((laws >= 0).all())
+                drawn = distributions is not None and bool((distributions >= 0).all())
                 chain = self.oracle(self.rows[view.id], view.tokens.tolist(), wanted, tokens if drawn else ())
-                self._compare(tokens, chain, view, draft.q[laws] if drawn and draft.q is not None else None)
+                self._compare(tokens, chain, view, draft.q[distributions] if drawn and draft.q is not None else None)
         return draft
 
-    def _compare(self, tokens: list[int], chain: Chain, view: RequestView, laws: torch.Tensor | None) -> None:
+    def _compare(self, tokens: list[int], chain: Chain, view: RequestView, distributions: torch.Tensor | None) -> None:
         self.count += len(tokens)
         self.deepest = max(self.deepest, len(tokens))
         assert tokens == chain.tokens, f"{view.id} at {len(view.tokens)}"
-        if laws is None:
+        if distributions is None:
             self.margin = min(self.margin, chain.margin)
             return
         wanted = torch.softmax(torch.stack(chain.logits) / view.sampling_params.temperature, dim=-1)
-        self.error = max(self.error, float((laws.double() - wanted).abs().max()))
+        self.error = max(self.error, float((distributions.double() - wanted).abs().max()))
 
 
 def handle_of(family: str, folder: str, max_model_len: int | None = None) -> FakeTarget:

@@ -35,7 +35,7 @@ def test_one_module_drafts_what_the_formats_say(family: str, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", MODELS)
-def test_its_laws_are_those_of_the_formats(family: str, tmp_path: Path) -> None:
+def test_its_distributions_are_those_of_the_formats(family: str, tmp_path: Path) -> None:
     found = run(family, tmp_path, temperature=1.3, **DRAWN)
     assert found.count > 60
     assert found.error < 2e-5
@@ -54,7 +54,7 @@ def test_several_modules_draft_what_the_formats_say(family: str, modules: int, k
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["deepseek", "glm4_moe"])
-def test_their_laws_are_those_of_the_formats(family: str, tmp_path: Path) -> None:
+def test_their_distributions_are_those_of_the_formats(family: str, tmp_path: Path) -> None:
     found = run(family, tmp_path, 2, running=2, temperature=1.3, **DRAWN)
     assert found.deepest == 4
     assert found.error < 2e-5

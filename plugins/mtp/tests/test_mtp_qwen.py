@@ -11,14 +11,14 @@ from typing import Any
 import mtp_models
 import pytest
 import torch
-from mtp_folders import reasons, settled
+from mtp_folders import reasons, resolve_config
 from mtp_models import Shapes
 from mtp_replay import built, compared, handle_of
 
 from specdec_core.config.rope import plain_rope
 from specdec_core.errors import ConfigError
 from specdec_core.sources import DraftSource
-from specdec_nn.drafters.hidden_state import FeatureDrafter
+from specdec_nn.drafters.hidden_state import HiddenStateDrafter
 from specdec_plugin_mtp import weights
 from specdec_plugin_mtp.heads.wiring import WIRINGS
 from specdec_plugin_mtp.reading import Reading
@@ -147,7 +147,7 @@ def test_a_released_list_of_tensors_is_read_without_a_missing_or_a_left_over_nam
     shapes = released(config, fused=fused)
     own = {"model.language_model.embed_tokens.weight": (8, 8), "model.language_model.norm.weight": (8,)}
     place = written(tmp_path, config, {**shapes, **own})
-    resolved = settled(place)
+    resolved = resolve_config(place)
     assert resolved.num_speculative_tokens == 1
     reading = Reading.of(DraftSource(place))
     assert reading.family is not None
@@ -181,7 +181,7 @@ def test_modules_that_config_json_does_not_count_are_counted_by_their_tensors(
     config = json.loads((tmp_path / "config.json").read_text())
     assert config.pop("num_nextn_predict_layers") == 2
     (tmp_path / "config.json").write_text(json.dumps({**config, **says}))
-    resolved = settled(place)
+    resolved = resolve_config(place)
     assert (resolved.num_speculative_tokens, resolved.traits.n_predict) == (2, 2)
     assert reasons(resolved)[K] == "n_predict of Qwen3-Next: the number of mtp.layers.{i} in its tensors is 2"
     assert compared("qwen3_next", place, tensors, running=2).margin > 1e-4
@@ -196,7 +196,7 @@ def test_a_language_model_inside_a_multimodal_one_is_read_by_its_text_config(fam
     names = ["Qwen3_5ForConditionalGeneration"]
     nested = {"model_type": family, "architectures": names, "text_config": text, "tie_word_embeddings": False}
     (tmp_path / "config.json").write_text(json.dumps(nested))
-    assert compared(family, place, tensors, **DRAWN).error < 2e-5
+    assert compared(family, place, tensors, **DRAWN).error < 5e-5
 
 
 def test_several_modules_share_what_is_around_their_layers(tmp_path: Path) -> None:
@@ -214,13 +214,13 @@ def test_experts_that_are_stored_together_are_those_that_are_stored_apart(tmp_pa
     stored[f"{at}gate_up_proj"] = torch.stack(both)
     stored[f"{at}down_proj"] = torch.stack([tensors[f"{at}{e}.down_proj.weight"] for e in range(4)])
     place = mtp_models.save(tmp_path, "qwen3_5_moe", stored)
-    assert compared("qwen3_5_moe", place, tensors, **DRAWN).error < 2e-5
+    assert compared("qwen3_5_moe", place, tensors, **DRAWN).error < 5e-5
 
 
 def test_experts_that_are_not_made_to_add_up_are_left_so(tmp_path: Path) -> None:
     tensors = mtp_models.module_tensors("qwen3_next")
     place = mtp_models.save(tmp_path, "qwen3_next", tensors, norm_topk_prob=False)
-    assert compared("qwen3_next", place, tensors, **DRAWN).error < 2e-5
+    assert compared("qwen3_next", place, tensors, **DRAWN).error < 5e-5
 
 
 def test_a_norm_keeps_the_bits_of_its_weights_in_low_precision(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_norm_keeps_the_bits_of_its_weights_in_low_precision(tmp_path: Path) -
     handle = handle_of("qwen3_5", place)
     handle.model = mtp_models.target("qwen3_5", torch.bfloat16)
     proposer = built(place, handle).proposer(handle)
-    assert isinstance(proposer, FeatureDrafter)
+    assert isinstance(proposer, HiddenStateDrafter)
     for name in ("_embedding_norm", "_state_norm", "_final_norm"):
         scale = getattr(proposer._head, name)._weight
         assert torch.equal(scale, torch.full_like(scale, 1.0 + float(torch.tensor(0.001).bfloat16())))
@@ -244,7 +244,7 @@ def test_modules_with_an_embedding_of_their_own_are_refused_by_the_key(tmp_path:
     tensors = mtp_models.module_tensors("qwen3_5")
     place = mtp_models.save(tmp_path, "qwen3_5", tensors, mtp_use_dedicated_embeddings=True)
     with pytest.raises(ConfigError, match=r"an embedding of their own \(mtp_use_dedicated_embeddings"):
-        settled(place)
+        resolve_config(place)
 
 
 @pytest.mark.parametrize("family", QWEN)

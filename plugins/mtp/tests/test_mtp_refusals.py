@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mtp_folders import DRAFTING, LLAMA, config, deepseek, folder_of, model_of, settled
+from mtp_folders import DRAFTING, LLAMA, config, deepseek, folder_of, model_of, resolve_config
 from mtp_rows import ROWS
 
 from specdec_core.config.resolve import resolve
@@ -24,7 +24,7 @@ from specdec_plugin_mtp.plugin import mtp
 def test_modules_with_positions_of_an_unknown_type_are_refused_before_weights_are_read(tmp_path: Path) -> None:
     folder = model_of(tmp_path / "mimo", "mimo", rope_scaling={"type": "spiral"})
     with pytest.raises(ConfigError, match=r"no MTP modules can be made.*type 'spiral'.*known are default, linear"):
-        settled(folder)
+        resolve_config(folder)
 
 
 # Detection
@@ -114,7 +114,7 @@ def test_a_method_that_was_named_is_never_turned_into_mtp(tmp_path: Path) -> Non
 def refused(target: str, **keys: Any) -> dict[str, str]:
     """Return the problems by key."""
     with pytest.raises(ConfigError) as caught:
-        settled(target, **{"num_speculative_tokens": 1, **keys})
+        resolve_config(target, **{"num_speculative_tokens": 1, **keys})
     return {problem.key: str(problem) for problem in caught.value.problems}
 
 
@@ -128,7 +128,7 @@ def test_a_module_whose_tensors_are_missing_is_refused_by_their_names(tmp_path: 
 def test_modules_that_do_not_run_need_not_be_there(tmp_path: Path) -> None:
     target = model_of(tmp_path / "target", "deepseek", num_nextn_predict_layers=2)
     assert "layers.4.enorm, layers.4.hnorm, layers.4.eh_proj" in refused(target)["model"]
-    resolved = settled(target, mtp_recurrence="reuse")
+    resolved = resolve_config(target, mtp_recurrence="reuse")
     assert isinstance(resolved, ResolvedConfig)
 
 
@@ -231,7 +231,7 @@ def test_sharing_indices_is_refused_by_name_and_not_sharing_them_is_what_happens
     target = deepseek(tmp_path / "target", 1)
     problem = refused(target, index_share_for_mtp_iteration=True)["index_share_for_mtp_iteration"]
     assert "has indices to share" in problem
-    settled(target, index_share_for_mtp_iteration=False)
+    resolve_config(target, index_share_for_mtp_iteration=False)
     assert "got 'yes'" in refused(target, index_share_for_mtp_iteration="yes")["index_share_for_mtp_iteration"]
 
 

@@ -91,7 +91,7 @@ def info_of(layer: str, folder: Path) -> TargetInfo:
     return TargetInfo.from_folder(str(folder / "target"))
 
 
-def settled(folder: Path, layer: str = "qwen2", **keys: Any) -> ResolvedConfig:
+def resolve_config(folder: Path, layer: str = "qwen2", **keys: Any) -> ResolvedConfig:
     return resolve({"method": "mtp", **keys}, info_of(layer, folder), Registry(Catalog.discover(), strict=True))
 
 
@@ -135,7 +135,7 @@ def test_its_distributions_are_those_of_the_formats(layer: str, tmp_path: Path) 
 
 
 def test_it_reads_the_state_before_the_last_norm(tmp_path: Path) -> None:
-    traits = settled(tmp_path, model=save(tmp_path / "x")).traits
+    traits = resolve_config(tmp_path, model=save(tmp_path / "x")).traits
     assert traits.aux_layers == (LAYERS,)
     assert not traits.hidden
 
@@ -177,7 +177,7 @@ def test_given_as_the_model_it_stands_for_its_target_and_itself(tmp_path: Path) 
 
 
 def test_the_configuration_becomes_that_of_its_layer(tmp_path: Path) -> None:
-    resolved = settled(tmp_path, model=save(tmp_path / "x"))
+    resolved = resolve_config(tmp_path, model=save(tmp_path / "x"))
     assert resolved.draft is not None
     config = resolved.draft.hf_config
     assert (config["model_type"], config["n_predict"], config["hidden_size"]) == ("qwen2", 1, HIDDEN)
@@ -186,7 +186,7 @@ def test_the_configuration_becomes_that_of_its_layer(tmp_path: Path) -> None:
 
 def test_a_layer_without_a_type_is_one_of_qwen2(tmp_path: Path) -> None:
     base = {k: v for k, v in settings_of("qwen2")["transformer_layer_config"].items() if k != "model_type"}
-    resolved = settled(tmp_path, model=save(tmp_path / "x", transformer_layer_config=base))
+    resolved = resolve_config(tmp_path, model=save(tmp_path / "x", transformer_layer_config=base))
     assert resolved.draft is not None
     assert resolved.draft.hf_config["model_type"] == "qwen2"
 
@@ -195,7 +195,7 @@ def test_a_layer_without_a_type_is_one_of_qwen2(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error")
 def test_k_is_what_the_file_proposes_and_any_other_is_right(k: int | None, tmp_path: Path) -> None:
     keys = {} if k is None else {"num_speculative_tokens": k}
-    resolved = settled(tmp_path, model=save(tmp_path / "x"), **keys)
+    resolved = resolve_config(tmp_path, model=save(tmp_path / "x"), **keys)
     assert resolved.num_speculative_tokens == (k or 3)
     if k is None:
         reasons = {decision.key: decision.reason for decision in resolved.decisions}
@@ -216,7 +216,7 @@ def test_explain_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def refused(folder: Path, layer: str = "qwen2", **changes: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        settled(folder, layer, model=save(folder / "x", layer, **changes), num_speculative_tokens=1)
+        resolve_config(folder, layer, model=save(folder / "x", layer, **changes), num_speculative_tokens=1)
     return str(caught.value)
 
 
@@ -294,7 +294,7 @@ def test_an_embedding_of_its_own_is_compared_with_the_targets_and_not_used(
 
 
 def test_vllm_is_not_given_a_file_that_it_cannot_read(tmp_path: Path) -> None:
-    resolved = settled(tmp_path, model=save(tmp_path / "x"))
+    resolved = resolve_config(tmp_path, model=save(tmp_path / "x"))
     problem = mtp.specdec_vllm_config(ctx=MethodContext.of(resolved, info_of("qwen2", tmp_path)))
     assert isinstance(problem, Problem)
     assert "the target's own checkpoint" in problem.message

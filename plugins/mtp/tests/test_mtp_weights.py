@@ -11,7 +11,7 @@ from typing import Any
 import mtp_models
 import pytest
 import torch
-from mtp_folders import settled
+from mtp_folders import resolve_config
 from mtp_models import MODELS, SHARDS
 from mtp_replay import built, compared, handle_of
 from torch import Tensor
@@ -20,7 +20,7 @@ from specdec_core.errors import ConfigError
 from specdec_core.protocols import Proposer
 from specdec_nn.checkpoints import weights
 from specdec_nn.checkpoints.fp8 import dequantized
-from specdec_nn.drafters.hidden_state import FeatureDrafter
+from specdec_nn.drafters.hidden_state import HiddenStateDrafter
 
 DRAWN = {"temperature": 1.3, "draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}
 pytestmark = pytest.mark.filterwarnings("ignore:num_speculative_tokens 4 is above")
@@ -167,7 +167,7 @@ def test_in_low_precision_what_chooses_experts_stays_in_float32(tmp_path: Path) 
     handle = handle_of("deepseek", place)
     handle.model = mtp_models.target("deepseek", torch.bfloat16)
     proposer = built(place, handle).proposer(handle)
-    assert isinstance(proposer, FeatureDrafter)
+    assert isinstance(proposer, HiddenStateDrafter)
     state = proposer._head._block._layer.state_dict()  # type: ignore[attr-defined]
     name = "mlp.gate.e_score_correction_bias"
     assert torch.equal(state.pop(name), tensors[f"model.layers.{mtp_models.LAYERS}.{name}"])
@@ -236,7 +236,7 @@ def test_a_width_that_is_not_the_targets_is_refused_before_weights_are_read(
     tensors[name] = torch.cat([tensors[name], tensors[name][:1]])
     place = mtp_models.save(tmp_path, family, tensors)
     with pytest.raises(ConfigError, match=rf"{name} is \[33(, \d+)?\], expected \[32"):
-        settled(place)
+        resolve_config(place)
 
 
 def test_tensors_that_nothing_has_a_use_for_are_warned_of_once(

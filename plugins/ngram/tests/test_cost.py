@@ -12,7 +12,7 @@ RANGES = ((1, 1), (2, 4), (5, 5), (10, 500))
 
 
 def repeating_text(n, vocab_size=5000, seed=0):
-    """Return ids with a skewed law, into which long passages are copied again and again."""
+    """Return ids with a skewed distribution, into which long passages are copied again and again."""
     rng = np.random.default_rng(seed)
     ids = (rng.zipf(1.3, n) % vocab_size).astype(np.int32)
     for start in rng.integers(n // 10, n - 700, n // 2000):

@@ -58,7 +58,12 @@ def test_each_name_builds_its_own_proposer_with_these_traits(method):
     registry = registry_of()
     resolved = resolved_by(registry, method, {"prompt_lookup_max": 3})
     traits = resolved.traits
-    assert (traits.shape, traits.rows, traits.law, traits.weights) == ("chain", "none", "deterministic", "none")
+    assert (traits.shape, traits.rows, traits.draft_distribution, traits.weights) == (
+        "chain",
+        "none",
+        "deterministic",
+        "none",
+    )
     assert (traits.when_off, traits.max_tokens, traits.vocabulary) == ("catch_up", None, "target")
     proposer = make_proposer(resolved, FakeTarget(tiny_target("llama")), registry)
     assert type(proposer) is METHODS[method]

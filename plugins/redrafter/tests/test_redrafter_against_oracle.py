@@ -1,4 +1,4 @@
-"""Drafts of every layout equal those of an independent derivation: chains, beams and laws, over ragged batches."""
+"""Drafts of every layout equal those of an independent derivation: chains, beams and q, over ragged batches."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def test_drawn_drafts_report_the_oracles_distributions(name: str, tmp_path: Path
     watch = driven(layout, tmp_path / "x", num_speculative_tokens=4, draft_sample_method="probabilistic")
     for row in watch.rows:
         if row.temperature == 0:
-            assert set(row.law_rows) <= {-1}
+            assert set(row.distribution_rows) <= {-1}
             continue
-        for depth, (token, law_row) in enumerate(zip(row.tokens, row.law_rows, strict=True)):
+        for depth, (token, distribution_row) in enumerate(zip(row.tokens, row.distribution_rows, strict=True)):
             logits = oracle.logits(layout.parts, row.state, [row.text[-1], *row.tokens[:depth]])
-            assert row.laws is not None
-            found = row.laws[law_row].double()
+            assert row.distributions is not None
+            found = row.distributions[distribution_row].double()
             wanted = (logits / row.temperature).softmax(-1)[: len(found)]
             torch.testing.assert_close(found, wanted, atol=2e-6, rtol=1e-3)
             assert found[token] > 0

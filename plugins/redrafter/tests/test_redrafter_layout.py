@@ -15,8 +15,8 @@ from redrafter_checkpoints import (
     built,
     config,
     random_drafter,
+    resolve_config,
     save,
-    settled,
     tensorrt_config,
     tensorrt_tensors_of,
     tensors_of,
@@ -40,7 +40,7 @@ PROJECTED = LAYOUTS["projected"]
 def test_every_layout_is_read_and_no_tensor_of_it_is_left_over(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     model = layout.save(tmp_path / "x")
-    resolved = settled(model)
+    resolved = resolve_config(model)
     assert (resolved.method, resolved.num_speculative_tokens) == ("redrafter", 4)
     assert (resolved.traits.rows, resolved.traits.hidden, resolved.traits.weights) == ("last", True, "own")
     assert resolved.num_lookahead_slots == 0, "it keeps no cache"
@@ -72,7 +72,7 @@ def test_every_layout_is_read_and_no_tensor_of_it_is_left_over(name: str, tmp_pa
 def test_the_evidence_is_what_the_file_says(
     settings: dict[str, Any], tensors: dict[str, torch.Tensor], said: str, tmp_path: Path
 ) -> None:
-    assert said in evidence(settled(save(tmp_path / "x", tensors, settings)))
+    assert said in evidence(resolve_config(save(tmp_path / "x", tensors, settings)))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_all_missing_tensors_are_in_one_error(tmp_path: Path) -> None:
         r"these tensors are missing: layers\.0\.linear\.bias, output\.weight, input_proj\.bias, rnn_w\.weight "
         r"\(the file is incomplete"
     )
-    for run in (settled, built):
+    for run in (resolve_config, built):
         with pytest.raises(ConfigError, match=said):
             run(model)
 
@@ -127,13 +127,13 @@ def test_a_recurrent_network_that_the_config_promises_must_be_there(tmp_path: Pa
     drafter = random_drafter(1, rnn=False)
     model = save(tmp_path / "x", tensors_of(drafter), config(drafter, rnn=True))
     with pytest.raises(ConfigError, match=r"missing: rnn_u\.weight, rnn_u\.bias, rnn_w\.weight"):
-        settled(model)
+        resolve_config(model)
 
 
 def test_a_layer_that_is_missing_shows_by_the_outputs_number(tmp_path: Path) -> None:
     left = {name: tensor for name, tensor in PLAIN.tensors.items() if not name.startswith("lm_head.1.")}
     with pytest.raises(ConfigError, match=r"lm_head\.2\.weight stands behind 2 layers, and 1 are there"):
-        settled(save(tmp_path / "x", left, {**(PLAIN.settings or {})}))
+        resolve_config(save(tmp_path / "x", left, {**(PLAIN.settings or {})}))
 
 
 @pytest.mark.parametrize(
@@ -155,20 +155,20 @@ def test_tensors_of_another_shape_are_refused_with_both(
 ) -> None:
     model = save(tmp_path / "x", {**PLAIN.tensors, name: torch.zeros(shape)}, PLAIN.settings)
     with pytest.raises(ConfigError, match=said):
-        settled(model)
+        resolve_config(model)
 
 
 def test_a_drafter_for_another_target_is_refused_with_both_widths(tmp_path: Path) -> None:
     wide = random_drafter(width=WIDTH + 8)
     model = save(tmp_path / "x", tensors_of(wide), config(wide, hidden_size=WIDTH + 8))
     with pytest.raises(ConfigError, match=f"for a target of width {WIDTH + 8}, and this one has {WIDTH}"):
-        settled(model)
+        resolve_config(model)
 
 
 def test_weights_that_are_no_floats_are_refused(tmp_path: Path) -> None:
     whole = {name: tensor.to(torch.int8) for name, tensor in PLAIN.tensors.items()}
     with pytest.raises(ConfigError, match=r"is int8; recurrent drafters are read in floating point"):
-        settled(save(tmp_path / "x", whole, PLAIN.settings))
+        resolve_config(save(tmp_path / "x", whole, PLAIN.settings))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_weights_that_are_no_floats_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_k_is_what_the_beams_can_have(keys: dict[str, Any], k: int, shape: str, tmp_path: Path) -> None:
-    resolved = settled(PLAIN.save(tmp_path / "x"), **keys)
+    resolved = resolve_config(PLAIN.save(tmp_path / "x"), **keys)
     assert (resolved.num_speculative_tokens, resolved.traits.shape) == (k, shape)
 
 
@@ -206,19 +206,19 @@ def test_options_that_cannot_be_honoured_are_refused_by_name(
     keys: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        settled(PLAIN.save(tmp_path / "x"), **keys)
+        resolve_config(PLAIN.save(tmp_path / "x"), **keys)
 
 
 def test_more_beams_than_ids_are_refused(tmp_path: Path) -> None:
     few = random_drafter(1, rows=20, width=WIDTH)
     info = type(INFO)(**{**INFO.__dict__, "vocab_size": 20})
     with pytest.raises(ConfigError, match="30 beams would begin with as many ids, and the drafter knows 20"):
-        settled(save(tmp_path / "x", tensors_of(few), config(few)), info, num_beams=30)
+        resolve_config(save(tmp_path / "x", tensors_of(few), config(few)), info, num_beams=30)
 
 
 def test_a_checkpoint_without_a_drafter_is_named_with_its_type(tmp_path: Path) -> None:
     model = save(tmp_path / "x", {"model.norm.weight": torch.zeros(2)}, {"model_type": "llama"})
     with pytest.raises(ConfigError, match=r"no recurrent drafter.*model_type 'llama'.*name the method that"):
-        settled(model, method="redrafter")
+        resolve_config(model, method="redrafter")
     with pytest.raises(ConfigError, match="none was given"):
-        settled(None, method="redrafter", num_speculative_tokens=2)
+        resolve_config(None, method="redrafter", num_speculative_tokens=2)

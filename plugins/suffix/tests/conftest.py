@@ -146,7 +146,7 @@ def lose(order, token):
 
 def push(heap, entry):
     heap.append(entry)
-    settle(heap, len(heap) - 1)
+    resolve(heap, len(heap) - 1)
 
 
 def pop(heap):
@@ -160,11 +160,11 @@ def pop(heap):
         heap[hole], hole = heap[child], child
     if heap:
         heap[hole] = last
-        settle(heap, hole)
+        resolve(heap, hole)
     return top
 
 
-def settle(heap, at):
+def resolve(heap, at):
     while at and heap[(at - 1) // 2][0] < heap[at][0]:
         above = (at - 1) // 2
         heap[at], heap[above], at = heap[above], heap[at], above

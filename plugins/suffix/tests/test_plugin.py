@@ -97,7 +97,12 @@ def test_the_defaults_are_vllms():
 @pytest.mark.parametrize(("tree", "shape"), [(False, "chain"), (True, "tree")])
 def test_traits_say_ids_suffice_and_drafts_are_point_masses(tree, shape):
     traits = resolved(tree_drafts=tree).traits
-    assert (traits.shape, traits.rows, traits.law, traits.weights) == (shape, "none", "deterministic", "none")
+    assert (traits.shape, traits.rows, traits.draft_distribution, traits.weights) == (
+        shape,
+        "none",
+        "deterministic",
+        "none",
+    )
     assert (traits.when_off, traits.max_tokens, traits.vocabulary) == ("catch_up", None, "target")
 
 

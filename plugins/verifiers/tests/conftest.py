@@ -16,7 +16,7 @@ from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.kernels import Kernels
 from specdec_nn.ops.race.reference import race_reference
 from specdec_plugin_verifiers.coupled import Coupled
-from specdec_plugin_verifiers.laws import Laws, Remainder
+from specdec_plugin_verifiers.distributions import Distributions, Remainder
 from specdec_plugin_verifiers.trial import Judge, Trial
 
 
@@ -98,7 +98,7 @@ def _random_case(rng: np.random.Generator, *, chains: bool) -> Case:
 def _emit(
     table: Any, newest: Any, draft: Draft, *, seed: int = 0, verifier: Any = None, host_draws: bool = True
 ) -> Verdict:
-    """Verify drafts of a table model: each node's row has the law of its token, drawn with the row's own noise."""
+    """Verify drafts of a table model: each node's row is that of its token, drawn with the row's own noise."""
     lengths = np.asarray(draft.lengths)
     first = np.arange(len(lengths)) + np.cumsum(lengths) - lengths
     total = int(lengths.sum()) + len(lengths)
@@ -133,7 +133,7 @@ def _transitions(verdict: Verdict, newest: Sequence[int], size: int, depths: int
 
 
 def _call(rng: np.random.Generator, *, trees: bool, size: int = 8) -> dict[str, Any]:
-    """Return random arguments of `Verifier.verify`: up to 6 rows, laws of some drafts, greedy and truncated rows."""
+    """Return random arguments of `Verifier.verify`: up to 6 rows, q of some drafts, greedy and truncated rows."""
     case = _random_case(rng, chains=not trees)
     draft = case.draft(trees=trees)
     draft.tokens = draft.tokens % size
@@ -177,7 +177,7 @@ def _families(rng: np.random.Generator, *, size: int | None = None) -> dict[str,
         column[ids] = torch.arange(width)
     tokens = rng.integers(0, size, (nodes, most))  # with repetitions
     tokens[np.arange(most) >= rng.integers(0, most + 1, nodes)[:, None]] = -1
-    law = torch.from_numpy(q)
+    distribution = torch.from_numpy(q)
     q_row = rng.integers(-1, count, nodes)
     soft = (rng.random((nodes, most)) < rng.choice([0.0, 0.5, 1.0])) & (q_row >= 0)[:, None] & (tokens >= 0)
     return {
@@ -185,12 +185,12 @@ def _families(rng: np.random.Generator, *, size: int | None = None) -> dict[str,
         "tokens": torch.from_numpy(tokens),
         "soft": torch.from_numpy(soft),
         "q_row": torch.from_numpy(q_row),
-        "laws": Laws(law, law.double().sum(1), ids, column),
+        "distributions": Distributions(distribution, distribution.double().sum(1), ids, column),
     }
 
 
 def _sure_families(rng: np.random.Generator) -> dict[str, Any]:
-    """Return arguments of the op `accept` whose laws q leave next to nothing to all ids but one, as cold drafters do.
+    """Return arguments of the op `accept` whose q leave next to nothing to all ids but one, as cold drafters do.
 
     Of each node the first child is q's likeliest id, and the others are drawn after it, as long as q has more.
     """
@@ -200,14 +200,20 @@ def _sure_families(rng: np.random.Generator) -> dict[str, Any]:
     p = torch.softmax(torch.from_numpy(rng.normal(0, 2, (nodes, size))).float(), -1)
     tokens = torch.arange(3).repeat(nodes, 1)
     soft = q[:, :3] > 0
-    return {"p": p, "tokens": tokens, "soft": soft, "q_row": torch.arange(nodes), "laws": Laws(q, q.double().sum(1))}
+    return {
+        "p": p,
+        "tokens": tokens,
+        "soft": soft,
+        "q_row": torch.arange(nodes),
+        "distributions": Distributions(q, q.double().sum(1)),
+    }
 
 
 def _remainder(rng: np.random.Generator, families: dict[str, Any]) -> Remainder:
-    """Return a random remainder of the laws p of `families`."""
+    """Return a random remainder of the distributions p of `families`."""
     count = int(rng.integers(1, 9))
     rows = torch.from_numpy(rng.integers(0, len(families["p"]), count))
-    q_row = torch.from_numpy(rng.integers(-1, len(families["laws"].q), count))
+    q_row = torch.from_numpy(rng.integers(-1, len(families["distributions"].q), count))
     alpha, beta = (torch.from_numpy(rng.exponential(1.0, count)) for _ in range(2))
     return Remainder(rows, alpha, torch.where(q_row >= 0, beta, 0.0), q_row, families["tokens"][rows])
 

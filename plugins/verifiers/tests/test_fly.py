@@ -20,7 +20,7 @@ from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
 from specdec_plugin_verifiers.fly import Fly, entropies
 from specdec_plugin_verifiers.standard import Standard
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.stubs import Fixed, stub_plugin
 from specdec_testing.table import random_table, table_target
 
@@ -46,8 +46,8 @@ def noise_of_rows(rng, rows):
     return Noise(keys, np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32))
 
 
-def three_largest(law):
-    return -sum(p * math.log(p) for p in sorted(law)[-3:])
+def three_largest(distribution):
+    return -sum(p * math.log(p) for p in sorted(distribution)[-3:])
 
 
 def test_entropies_are_sums_over_the_largest_and_not_normalised_again():
@@ -62,14 +62,16 @@ def test_greedy_chains_are_kept_as_the_definition_says(kernels, window):
     patterns = [p for m in range(6) for p in itertools.product((0, 1, 2, 3), repeat=m)]
     tokens = [[3 if kind == 3 else kind % 2 for kind in pattern] for pattern in patterns]
     # Kind 0: accepted; 1: rejected, undecided; 2 would be accepted and is undecided; 3: rejected and impossible.
-    laws = {0: SURE, 1: OPEN, 2: OPEN, 3: (0.4, 0.35, 0.25, 0.0)}
-    logits = torch.tensor([laws[kind] for pattern in patterns for kind in (*pattern, 0)]).log()
+    distributions = {0: SURE, 1: OPEN, 2: OPEN, 3: (0.4, 0.35, 0.25, 0.0)}
+    logits = torch.tensor([distributions[kind] for pattern in patterns for kind in (*pattern, 0)]).log()
     rng = np.random.default_rng(0)
     verdict = Fly(kernels, window, 0.3, 3).verify(
         Draft.of(tokens), logits, noise_of_rows(rng, len(logits)), None, np.ones(len(patterns), np.bool_)
     )
     expected = [
-        by_definition([k in (0, 2) for k in p], [k != 3 for k in p], [three_largest(laws[k]) for k in p], window, 0.3)
+        by_definition(
+            [k in (0, 2) for k in p], [k != 3 for k in p], [three_largest(distributions[k]) for k in p], window, 0.3
+        )
         for p in patterns
     ]
     assert verdict.accepted.tolist() == expected
@@ -94,8 +96,10 @@ def test_accepted_lengths_and_what_follows_have_the_probabilities_of_the_definit
     logits = torch.tensor(places).log().repeat(rows, 1)
     verdict = Fly(kernels, window, 0.3, 3).verify(draft, logits, noise, None, np.zeros(rows, np.bool_))
     chances = [
-        sum(min(p, q) for p, q in zip(law, DRAWN, strict=True)) if kind == "soft" else law[tokens[0, i]]
-        for i, law in enumerate(places[:k])
+        sum(min(p, q) for p, q in zip(distribution, DRAWN, strict=True))
+        if kind == "soft"
+        else distribution[tokens[0, i]]
+        for i, distribution in enumerate(places[:k])
     ]
     lengths, first = np.zeros(k + 1), np.zeros(4)
     for native in itertools.product((False, True), repeat=k):
@@ -132,12 +136,12 @@ def test_sampled_chains_are_kept_as_their_own_tries_say(kernels, call_of):
                 token = int(draft.tokens[node + i])
                 chance = float(p[row + i, token])
                 possible.append(chance > 0)
-                law = -1 if draft.q_row is None else int(draft.q_row[node + i])
-                if law >= 0:
+                distribution = -1 if draft.q_row is None else int(draft.q_row[node + i])
+                if distribution >= 0:
                     column = (
                         token if draft.d2t is None else (torch.arange(len(draft.d2t)) + draft.d2t).tolist().index(token)
                     )
-                    q = draft.q[law].double()
+                    q = draft.q[distribution].double()
                     chance = chance / float(q[column] / q.sum())
                 noise = arguments["noise"]
                 own = Noise(*(values[[row + i]] for values in (noise.keys, noise.positions, noise.seq_index)))
@@ -160,7 +164,7 @@ def test_trees_are_refused(kernels, call_of):
 TARGET = TargetInfo(model="t", hf_config={}, vocab_size=6, hidden_size=8, num_layers=1, max_model_len=64)
 
 
-def settle(k, traits=None, **keys):
+def resolve_config(k, traits=None, **keys):
     stub = stub_plugin(Fixed([1]), traits=traits or MethodTraits())
     registry = Registry(Catalog.discover().with_local({"stub": stub}))
     config = {"method": "stub", "num_speculative_tokens": k, "rejection_sample_method": "fly", **keys}
@@ -169,7 +173,7 @@ def settle(k, traits=None, **keys):
 
 @pytest.mark.parametrize(("k", "window"), [(2, 1), (4, 3), (7, 6), (12, 6)])
 def test_the_window_left_out_is_six_or_what_fits(k, window):
-    resolved = settle(k)
+    resolved = resolve_config(k)
     options = resolved.verifier_options
     assert (options.window(k), options.fly_entropy_threshold, options.fly_entropy_top_k) == (window, 0.3, 3)
     assert not resolved.lossless
@@ -188,7 +192,7 @@ def test_the_window_left_out_is_six_or_what_fits(k, window):
 )
 def test_what_does_not_fit_is_refused_by_name(keys, key, words):
     with pytest.raises(ConfigError, match=words) as caught:
-        settle(**keys)
+        resolve_config(**keys)
     assert [problem.key for problem in caught.value.problems] == [key]
 
 

@@ -10,7 +10,7 @@ from specdec_core.draft import Draft
 from specdec_core.noise import Noise
 from specdec_plugin_verifiers.synthetic import Synthetic
 from specdec_plugin_verifiers.typical import Typical
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 
 ROWS, K = 54_000, 3
 P = torch.tensor([0.5, 0.3, 0.15, 0.05])
@@ -19,7 +19,7 @@ RATES = (0.9, 0.6, 0.15)
 
 
 def call(kind, greedy=False):
-    """ROWS rows of K drafts of which none depends on another; every logits row has the law P."""
+    """ROWS rows of K drafts of which none depends on another; every logits row has the distribution P."""
     rng = np.random.default_rng(1)
     keys = np.repeat(rng.integers(0, 2**63, ROWS).astype(np.uint64), K + 1)
     noise = Noise(keys, np.tile(np.arange(5, 6 + K, dtype=np.int32), ROWS), np.zeros(len(keys), np.int32))
@@ -42,8 +42,8 @@ def lasts(verdict, accepted):
 @pytest.mark.parametrize("kind", ["soft", "likely", "unlikely"])
 def test_synthetic_accepts_at_its_rates_whatever_the_drafts(kind, greedy, kernels):
     verdict = Synthetic(kernels, RATES).verify(*call(kind, greedy))
-    law = -np.diff([1.0, *RATES, 0.0])
-    assert_follows(np.bincount(verdict.accepted, minlength=K + 1), law)
+    distribution = -np.diff([1.0, *RATES, 0.0])
+    assert_follows(np.bincount(verdict.accepted, minlength=K + 1), distribution)
 
 
 def test_synthetic_goes_on_after_a_rejection_as_standard_does(kernels):

@@ -34,7 +34,7 @@ def test_what_a_nearly_sure_drafter_leaves(sure_families_of):
         got, want = numba_ops.accept(**arguments), torch_ref.accept(**arguments)
         for mine, reference in zip(got, want, strict=True):
             torch.testing.assert_close(mine, reference, rtol=1e-9, atol=0)
-        small += int((arguments["laws"].q[:, 1:].sum(1) < 1e-12).sum())
+        small += int((arguments["distributions"].q[:, 1:].sum(1) < 1e-12).sum())
     assert small > 3
 
 
@@ -43,7 +43,7 @@ def test_masses(families_of, remainder_of):
     for _ in range(CASES):
         families = families_of(rng)
         left = remainder_of(rng, families)
-        got, want = (op.excess(families["p"], left, families["laws"]) for op in (numba_ops, torch_ref))
+        got, want = (op.excess(families["p"], left, families["distributions"]) for op in (numba_ops, torch_ref))
         torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-13)
 
 
@@ -53,7 +53,7 @@ def test_draws_are_equal_to_the_bit(families_of, remainder_of, noise_of):
     for _ in range(CASES):
         families = families_of(rng)
         left = remainder_of(rng, families)
-        given = families["p"], left, families["laws"], noise_of(rng, len(families["p"])), Purpose.RESIDUAL
+        given = families["p"], left, families["distributions"], noise_of(rng, len(families["p"])), Purpose.RESIDUAL
         got = numba_ops.residual(*given)
         assert torch.equal(got, torch_ref.residual(*given))
         empty += int((got == -1).sum())
@@ -76,14 +76,14 @@ def test_inputs_stay_as_they_are(families_of, remainder_of, noise_of):
     for op in (torch_ref, numba_ops):
         for _ in range(30):
             families = families_of(rng)
-            left, laws = remainder_of(rng, families), families["laws"]
+            left, distributions = remainder_of(rng, families), families["distributions"]
             tensors = [families[name] for name in ("p", "tokens", "soft", "q_row")]
-            tensors += [laws.q, laws.total, left.alpha, left.beta, left.removed]
+            tensors += [distributions.q, distributions.total, left.alpha, left.beta, left.removed]
             kept = [tensor.clone() for tensor in tensors]
             noise = noise_of(rng, len(families["p"]))
             op.accept(**families)
-            op.excess(families["p"], left, laws)
-            op.residual(families["p"], left, laws, noise, 3)
+            op.excess(families["p"], left, distributions)
+            op.residual(families["p"], left, distributions, noise, 3)
             op.uniform(noise, 3, families["tokens"])
             assert all(torch.equal(*pair) for pair in zip(tensors, kept, strict=True))
 
@@ -93,11 +93,11 @@ def test_a_draw_depends_on_its_own_row_alone(families_of, remainder_of, noise_of
     for op in (torch_ref, numba_ops):
         families = families_of(rng, size=1025)
         left, noise = remainder_of(rng, families), noise_of(rng, len(families["p"]))
-        whole = op.residual(families["p"], left, families["laws"], noise, 3)
+        whole = op.residual(families["p"], left, families["distributions"], noise, 3)
         for i, row in enumerate(left.rows.tolist()):
             one = type(left)(
                 *(getattr(left, name)[i : i + 1] for name in ("rows", "alpha", "beta", "q_row", "removed"))
             )
             one.rows = torch.zeros(1, dtype=torch.int64)
             alone = Noise(*(a[row : row + 1] for a in (noise.keys, noise.positions, noise.seq_index)))
-            assert op.residual(families["p"][row : row + 1], one, families["laws"], alone, 3)[0] == whole[i]
+            assert op.residual(families["p"][row : row + 1], one, families["distributions"], alone, 3)[0] == whole[i]

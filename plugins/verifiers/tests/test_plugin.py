@@ -17,20 +17,20 @@ from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.stubs import Fixed, Perfect, Soft, stub_plugin
 from specdec_testing.table import random_table, table_target
 
 VOCAB, K = 6, 3
 NAMES = ("block", "coupled", "fly", "standard", "synthetic", "typical")
 TARGET = TargetInfo(model="t", hf_config={}, vocab_size=VOCAB, hidden_size=8, num_layers=1, max_model_len=64)
-SOFT, TREE = MethodTraits(law="soft"), MethodTraits(shape="tree")
-SHARED = MethodTraits(law="soft", shares_noise=True)
-SOFT_TREE = MethodTraits(law="soft", shape="tree")
+SOFT, TREE = MethodTraits(draft_distribution="soft"), MethodTraits(shape="tree")
+SHARED = MethodTraits(draft_distribution="soft", shares_noise=True)
+SOFT_TREE = MethodTraits(draft_distribution="soft", shape="tree")
 RATES = {"synthetic_acceptance_rates": [0.5, 0.4, 0.3]}
 
 
-def settle(traits, verifier=None, **keys):
+def resolve_config(traits, verifier=None, **keys):
     """Resolve a configuration of a stub with these traits; return it with its registry."""
     stub = stub_plugin(Fixed([1]), traits=traits)
     registry = Registry(Catalog.discover().with_local({"stub": stub}))
@@ -42,7 +42,7 @@ def settle(traits, verifier=None, **keys):
 
 def problems(*arguments, **keys):
     with pytest.raises(ConfigError) as caught:
-        settle(*arguments, **keys)
+        resolve_config(*arguments, **keys)
     return {problem.key: f"{problem}" for problem in caught.value.problems}
 
 
@@ -50,14 +50,14 @@ def problems(*arguments, **keys):
     ("traits", "verifier"),
     [(MethodTraits(), "coupled"), (TREE, "coupled"), (SHARED, "coupled"), (SOFT, "standard"), (SOFT_TREE, "standard")],
 )
-def test_the_default_follows_from_the_law_of_the_drafts(traits, verifier):
-    resolved, _ = settle(traits)
+def test_the_default_follows_from_the_distribution_of_the_drafts(traits, verifier):
+    resolved, _ = resolve_config(traits)
     assert (resolved.verifier, resolved.lossless) == (verifier, True)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_verifier_can_be_had_by_name(name):
-    resolved, registry = settle(MethodTraits(), name, **(RATES if name == "synthetic" else {}))
+    resolved, registry = resolve_config(MethodTraits(), name, **(RATES if name == "synthetic" else {}))
     assert isinstance(make_verifier(resolved, registry), Verifier)
     assert resolved.lossless is (name not in ("fly", "synthetic", "typical"))
     assert any(decision.key == "lossy" for decision in resolved.decisions) is not resolved.lossless
@@ -66,7 +66,7 @@ def test_every_verifier_can_be_had_by_name(name):
 @pytest.mark.parametrize("old", ["strict", "probabilistic"])
 def test_former_names_lead_to_standard_with_a_warning(old):
     with pytest.warns(DeprecatedNameWarning, match="'standard'"):
-        resolved, _ = settle(SOFT, old)
+        resolved, _ = resolve_config(SOFT, old)
     assert resolved.verifier == "standard"
 
 
@@ -81,7 +81,7 @@ def test_rules_for_chains_are_refused_for_trees_with_what_fits(name, traits, fit
 
 def test_block_is_refused_for_drafts_that_share_the_targets_noise():
     assert "drawn again" in problems(SHARED, "block")["rejection_sample_method"]
-    assert settle(SHARED, "standard")[0].verifier == "standard"
+    assert resolve_config(SHARED, "standard")[0].verifier == "standard"
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_wrong_rates_are_refused_by_name(keys, key, words):
 @pytest.mark.parametrize("key", ["posterior_threshold", "posterior_alpha"])
 def test_wrong_thresholds_are_refused_by_name(key):
     assert "greater than or equal to 0" in problems(MethodTraits(), "typical", **{key: -0.1})[key]
-    assert getattr(settle(MethodTraits(), "typical", **{key: 0.7})[0].verifier_options, key) == 0.7
+    assert getattr(resolve_config(MethodTraits(), "typical", **{key: 0.7})[0].verifier_options, key) == 0.7
 
 
 def test_a_length_fits_as_long_as_a_step_can_emit_so_many():
     for length in (1, 2.5, K + 1):
-        resolved, _ = settle(MethodTraits(), "synthetic", synthetic_acceptance_length=length)
+        resolved, _ = resolve_config(MethodTraits(), "synthetic", synthetic_acceptance_length=length)
         assert 1 + sum(resolved.verifier_options.rates(K)) == pytest.approx(length)
 
 
@@ -147,8 +147,8 @@ def test_through_the_engine_each_id_follows_the_one_before_it_by_the_table(verif
         ids = result.prompt_token_ids + result.outputs[0].token_ids
         np.add.at(counts, (ids[:-1], ids[1:]), 1)
     assert 0 < metrics.accepted < metrics.drafted
-    law = TABLE ** (1 / temperature)
-    assert_follows(counts, law / law.sum(axis=1, keepdims=True))
+    distribution = TABLE ** (1 / temperature)
+    assert_follows(counts, distribution / distribution.sum(axis=1, keepdims=True))
 
 
 @pytest.mark.parametrize("verifier", ["standard", "block", "typical"])

@@ -196,7 +196,7 @@ def test_a_batch_without_any_draft_emits_one_id_a_row(name, rows, make, unpack):
 
 @pytest.mark.parametrize("name", ["standard", "block", "typical"])
 def test_ids_that_truncation_took_out_never_appear(name, make):
-    """docs/bug-reports.md, row 4: the laws are truncated before anything is compared."""
+    """docs/bug-reports.md, row 4: the distributions are truncated before anything is compared."""
     rows, size = 4000, 6
     logits = torch.zeros(2 * rows, size)
     logits[:, 3:] = -torch.inf
@@ -232,14 +232,14 @@ def test_with_and_without_waiting_for_a_device_is_one_rule(trees, kernels, call_
 def test_a_rejection_that_leaves_nothing_draws_from_the_target(make):
     """p = q up to rounding: a rejection is next to impossible, and must still end with an id."""
     size, rows = 3, 400
-    law = torch.tensor([[0.5, 0.3, 0.2]])
-    logits = law.log().repeat(2 * rows, 1)
+    distribution = torch.tensor([[0.5, 0.3, 0.2]])
+    logits = distribution.log().repeat(2 * rows, 1)
     noise = Noise(
         np.repeat(np.arange(rows), 2).astype(np.uint64),
         np.tile([4, 5], rows).astype(np.int32),
         np.zeros(2 * rows, np.int32),
     )
-    draft = Draft([1] * rows, np.zeros(rows, np.int32), q=law, q_row=np.zeros(rows, np.int32))
+    draft = Draft([1] * rows, np.zeros(rows, np.int32), q=distribution, q_row=np.zeros(rows, np.int32))
     rejecting = Synthetic(make("standard")._judge.kernels, [0.0])
     verdict = rejecting.verify(draft, logits, noise, None, np.zeros(rows, np.bool_))
     assert len(verdict.path) == 0
@@ -260,9 +260,9 @@ def test_trees_are_refused_by_the_rules_for_chains(name, make):
         make(name).verify(draft, torch.zeros(2, 3), noise, None, np.array([False]))
 
 
-def test_sampled_siblings_of_different_laws_are_out_of_contract():
-    """The rule takes the siblings of a child out of one law."""
-    traits = MethodTraits(shape="tree", law="soft")
+def test_sampled_siblings_of_different_distributions_are_out_of_contract():
+    """The rule takes the siblings of a child out of one distribution."""
+    traits = MethodTraits(shape="tree", draft_distribution="soft")
     parents = np.array([-1, -1, 0, -1], np.int32)
     draft = Draft([4, 0, 1], np.array([1, 2, 3, 0, 1], np.int32), parents=np.array([*parents, -1], np.int32))
     draft.q, draft.q_row = torch.full((3, 4), 0.25), np.array([0, -1, 1, 0, 2], np.int32)

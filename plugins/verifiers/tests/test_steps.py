@@ -1,4 +1,4 @@
-"""Text of several steps follows the target's law jointly: no step uses noise that an earlier one has looked at."""
+"""Text of several steps follows the target's joint distribution: no step uses noise that an earlier one has seen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specdec_nn.ops.race.reference import exponential_reference, race_reference,
 from specdec_plugin_verifiers import block
 from specdec_plugin_verifiers.block import Block
 from specdec_plugin_verifiers.standard import Standard
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 
 V, LENGTH, ROWS = 3, 3, 54_000
 P = np.array([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.1, 0.3, 0.6]])
@@ -73,14 +73,14 @@ def generate(verifier, kind, k, seed):
     return text[:, 1 : 1 + LENGTH], steps
 
 
-def assert_joint_law(texts):
+def assert_joint_distribution(texts):
     places = V ** np.arange(LENGTH - 1, -1, -1)
     counts = np.bincount(texts @ places, minlength=V**LENGTH)
-    law = [
+    distribution = [
         np.prod([P[a, b] for a, b in itertools.pairwise((0, *text))])
         for text in itertools.product(range(V), repeat=LENGTH)
     ]
-    assert_follows(counts, law)
+    assert_follows(counts, distribution)
 
 
 RULES = {"standard": Standard, "block": Block}
@@ -89,24 +89,24 @@ RULES = {"standard": Standard, "block": Block}
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "k"), [("soft", 2), ("soft", 3), ("one-hot", 3), ("mixed", 3)])
 @pytest.mark.parametrize("rule", RULES)
-def test_joint_law(rule, kind, k, kernels):
+def test_joint_distribution(rule, kind, k, kernels):
     texts, steps = generate(RULES[rule](kernels), kind, k, seed=k)
     assert ROWS < steps < LENGTH * ROWS
-    assert_joint_law(texts)
+    assert_joint_distribution(texts)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["unsalted", "shared"])
 def test_standard_looks_at_no_draft_twice_so_drafts_may_use_the_same_noise_again(kind, kernels):
-    assert_joint_law(generate(Standard(kernels), kind, 3, seed=4)[0])
+    assert_joint_distribution(generate(Standard(kernels), kind, 3, seed=4)[0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["unsalted", "shared"])
 def test_block_looks_at_later_drafts_so_they_must_be_drawn_afresh(kind, kernels):
     """Why `block` is refused for methods that share the target's noise."""
-    with pytest.raises(AssertionError, match="do not follow the law"):
-        assert_joint_law(generate(Block(kernels), kind, 3, seed=5)[0])
+    with pytest.raises(AssertionError, match="do not follow the distribution"):
+        assert_joint_distribution(generate(Block(kernels), kind, 3, seed=5)[0])
 
 
 @pytest.mark.slow
@@ -117,5 +117,5 @@ def test_block_needs_uniforms_that_are_fresh_in_every_step(kernels, monkeypatch)
         ]
 
     monkeypatch.setattr(block, "_uniforms", stale)
-    with pytest.raises(AssertionError, match="do not follow the law"):
-        assert_joint_law(generate(Block(kernels), "soft", 3, seed=6)[0])
+    with pytest.raises(AssertionError, match="do not follow the distribution"):
+        assert_joint_distribution(generate(Block(kernels), "soft", 3, seed=6)[0])

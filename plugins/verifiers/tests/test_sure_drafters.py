@@ -16,8 +16,8 @@ import torch
 from specdec_core.draft import Draft
 from specdec_core.noise import Noise
 from specdec_plugin_verifiers.block import BlockTests, remainders
+from specdec_plugin_verifiers.distributions import DistributionReader, Distributions, Remainder
 from specdec_plugin_verifiers.kernels import torch_ref
-from specdec_plugin_verifiers.laws import LawReader, Laws, Remainder
 from specdec_plugin_verifiers.standard import Standard
 
 numba_ops = pytest.importorskip("specdec_plugin_verifiers.kernels.numba")
@@ -40,8 +40,8 @@ def exact(values):
 
 def sure(gap, order=(0, 1, 2)):
     """Return softmax(0, -gap, -1.5 gap) in float32, as a drafter has it, its ids in some order."""
-    law = torch.softmax(torch.tensor([0.0, -gap, -1.5 * gap]), -1).numpy()
-    return law[list(order)]
+    distribution = torch.softmax(torch.tensor([0.0, -gap, -1.5 * gap]), -1).numpy()
+    return distribution[list(order)]
 
 
 def drawn_children(q, kinds):
@@ -71,7 +71,7 @@ def drawn_children(q, kinds):
 def outcome_of_a_node(ops, p, q, tokens, soft):
     """Return the distribution of the id that a node emits, given its children, from the op's own numbers."""
     draft = Draft([len(tokens)], np.int32(tokens), np.full(len(tokens), -1, np.int32), torch.from_numpy(q[None]))
-    read, target = LawReader().read(draft, len(p), torch.device("cpu")), torch.from_numpy(p[None])
+    read, target = DistributionReader().read(draft, len(p), torch.device("cpu")), torch.from_numpy(p[None])
     given = torch.tensor([tokens]), torch.tensor([soft]), torch.tensor([0])
     ratio, alpha, beta = ops.accept(target, *given, read)
     assert bool(torch.isfinite(ratio).all() and torch.isfinite(alpha).all() and torch.isfinite(beta).all())
@@ -112,7 +112,7 @@ def test_the_second_child_has_the_ratio_of_what_is_left(ops):
     """p = (.2, .5, .3), q = softmax(0, -40, -60), drafts 0 then 1: p without 0 is (.625, .375), q is all at 1."""
     p, q = torch.tensor([[0.2, 0.5, 0.3]]), torch.from_numpy(sure(40)[None])
     given = torch.tensor([[0, 1]]), torch.tensor([[True, True]]), torch.tensor([0])
-    ratio, _, _ = ops.accept(p, *given, Laws(q, q.double().sum(1)))
+    ratio, _, _ = ops.accept(p, *given, Distributions(q, q.double().sum(1)))
     assert ratio[0].tolist() == pytest.approx([0.2, 0.625], rel=1e-6)
 
 
@@ -147,7 +147,9 @@ def block_distribution(p, q, trial):
         tests = BlockTests.of(call, np.arange(2))
         assert bool(torch.isfinite(tests.h).all())
         reached = torch.cat([torch.ones(1, dtype=torch.float64), tests.b[0]])
-        weights = torch_ref.weights(tests.p, remainders(call, tests.families, torch.arange(3), reached), call.laws)
+        weights = torch_ref.weights(
+            tests.p, remainders(call, tests.families, torch.arange(3), reached), call.distributions
+        )
         for tau in (2, 1, 0):
             here = Fraction(float(tests.h[0, tau - 1])) if tau else ONE
             last = exact(weights[tau]) if any(exact(weights[tau])) else exact(p)
@@ -156,8 +158,8 @@ def block_distribution(p, q, trial):
                 if pair[:tau] == (first, second)[:tau]:
                     left = [ends, after][: 2 - tau]
                     share = ONE
-                    for place, law in enumerate(left):
-                        share *= law[pair[tau + place]]
+                    for place, distribution in enumerate(left):
+                        share *= distribution[pair[tau + place]]
                     got[pair] += chance * here * share
             chance *= ONE - here
     return got

@@ -10,8 +10,8 @@ import torch
 
 from specdec_core.draft import Draft
 from specdec_plugin_verifiers.block import BlockTests, remainders
+from specdec_plugin_verifiers.distributions import Remainder
 from specdec_plugin_verifiers.kernels import torch_ref
-from specdec_plugin_verifiers.laws import Remainder
 from specdec_plugin_verifiers.options import SyntheticOptions, TypicalOptions
 from specdec_plugin_verifiers.synthetic import conditional
 from specdec_plugin_verifiers.typical import thresholds
@@ -33,10 +33,10 @@ def test_standard(trial):
     families = call.forest.families(np.arange(3))
     given = [torch.from_numpy(part) for part in (families.tokens, families.soft, families.q_row)]
     p = torch.softmax(call.logits, -1)
-    ratio, alpha, beta = call.op("accept")(p, *given, call.laws)
+    ratio, alpha, beta = call.op("accept")(p, *given, call.distributions)
     assert ratio[:2, 0].tolist() == pytest.approx([0.6, 1 / 3])
     left = Remainder(torch.arange(2), alpha[:2], beta[:2], given[2][:2], given[0][:2])
-    assert normalised(torch_ref.weights(p, left, call.laws))[0] == pytest.approx([1, 0, 0])
+    assert normalised(torch_ref.weights(p, left, call.distributions))[0] == pytest.approx([1, 0, 0])
 
 
 def test_block(trial):
@@ -45,9 +45,9 @@ def test_block(trial):
     assert tests.b[0].tolist() == pytest.approx([0.6, 0.2])
     assert tests.h[0].tolist() == pytest.approx([0.2, 0.2])
     following = remainders(call, tests.families, torch.tensor([1]), tests.b[0, :1])
-    assert torch_ref.excess(tests.p, following, call.laws).item() == pytest.approx(0.1)
+    assert torch_ref.excess(tests.p, following, call.distributions).item() == pytest.approx(0.1)
     left = remainders(call, tests.families, torch.tensor([0, 1]), torch.cat([torch.ones(1), tests.b[0, :1]]))
-    residuals = normalised(torch_ref.weights(tests.p, left, call.laws))
+    residuals = normalised(torch_ref.weights(tests.p, left, call.distributions))
     assert residuals[0] == pytest.approx([1, 0, 0], abs=1e-6)
     assert residuals[1] == pytest.approx([0, 1, 0], abs=1e-6)
 
@@ -72,12 +72,12 @@ def test_synthetic():
 )
 def test_typical(p, threshold, stand):
     options = TypicalOptions()
-    law = torch.tensor([p])
-    least = thresholds(law, options.posterior_threshold, options.posterior_alpha)
+    distribution = torch.tensor([p])
+    least = thresholds(distribution, options.posterior_threshold, options.posterior_alpha)
     assert least.item() == pytest.approx(threshold, rel=0.01)
-    assert (law[0] > least).nonzero()[:, 0].tolist() == stand
+    assert (distribution[0] > least).nonzero()[:, 0].tolist() == stand
 
 
 def test_the_entropy_that_typical_acceptance_asks_for():
-    law = torch.tensor([[0.5, 0.3, 0.2]])
-    assert thresholds(law, 10.0, 1.0).item() == pytest.approx(math.exp(-1.0297), abs=1e-4)
+    distribution = torch.tensor([[0.5, 0.3, 0.2]])
+    assert thresholds(distribution, 10.0, 1.0).item() == pytest.approx(math.exp(-1.0297), abs=1e-4)

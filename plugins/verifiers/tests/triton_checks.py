@@ -10,9 +10,9 @@ import torch
 
 from specdec_core.noise import Purpose
 from specdec_plugin_verifiers.block import chain_of_tests
+from specdec_plugin_verifiers.distributions import Distributions, Remainder
 from specdec_plugin_verifiers.kernels import torch_ref
 from specdec_plugin_verifiers.kernels import triton as triton_ops
-from specdec_plugin_verifiers.laws import Laws, Remainder
 from specdec_plugin_verifiers.standard import at_once
 from specdec_plugin_verifiers.trial import Judge
 
@@ -24,7 +24,7 @@ def there(value):
     """Move tensors, and what holds them, to the device."""
     if isinstance(value, torch.Tensor):
         return value.to(DEVICE)
-    if isinstance(value, Laws | Remainder):
+    if isinstance(value, Distributions | Remainder):
         return type(value)(*(there(getattr(value, field.name)) for field in fields(value)))
     if isinstance(value, dict):
         return {name: there(part) for name, part in value.items()}
@@ -48,7 +48,7 @@ def test_what_a_nearly_sure_drafter_leaves(sure_families_of):
         got, want = triton_ops.accept(**arguments), torch_ref.accept(**arguments)
         for mine, reference in zip(got, want, strict=True):
             torch.testing.assert_close(mine, reference, rtol=1e-9, atol=0)
-        small += int((arguments["laws"].q[:, 1:].sum(1) < 1e-12).sum())
+        small += int((arguments["distributions"].q[:, 1:].sum(1) < 1e-12).sum())
     assert small > 3
 
 
@@ -56,8 +56,8 @@ def test_masses(families_of, remainder_of):
     rng = np.random.default_rng(2)
     for _ in range(CASES):
         families = families_of(rng)
-        p, left, laws = map(there, (families["p"], remainder_of(rng, families), families["laws"]))
-        got, want = (op.excess(p, left, laws) for op in (triton_ops, torch_ref))
+        p, left, distributions = map(there, (families["p"], remainder_of(rng, families), families["distributions"]))
+        got, want = (op.excess(p, left, distributions) for op in (triton_ops, torch_ref))
         torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-13)
 
 
@@ -65,8 +65,8 @@ def test_draws_are_equal_to_the_bit(families_of, remainder_of, noise_of):
     rng = np.random.default_rng(3)
     for _ in range(CASES):
         families = families_of(rng)
-        p, left, laws = map(there, (families["p"], remainder_of(rng, families), families["laws"]))
-        given = p, left, laws, noise_of(rng, len(p)), Purpose.RESIDUAL
+        p, left, distributions = map(there, (families["p"], remainder_of(rng, families), families["distributions"]))
+        given = p, left, distributions, noise_of(rng, len(p)), Purpose.RESIDUAL
         assert torch.equal(triton_ops.residual(*given), torch_ref.residual(*given))
 
 
@@ -117,10 +117,10 @@ def test_whole_verdicts_are_those_of_the_definitions(kernels, call_of, monkeypat
 
 def test_nothing_to_do_gives_nothing():
     p, none = torch.zeros(0, 5, device=DEVICE), torch.zeros(0, dtype=torch.int64, device=DEVICE)
-    laws = Laws(p[:, :1], none.double())
+    distributions = Distributions(p[:, :1], none.double())
     left = Remainder(none, none.double(), none.double(), none, none[:, None])
     noise = type("N", (), {name: np.zeros(0, np.int64) for name in ("keys", "positions", "seq_index")})()
-    assert triton_ops.excess(p, left, laws).shape == (0,)
-    assert triton_ops.residual(p, left, laws, noise, 3).shape == (0,)
-    assert triton_ops.accept(p, none[:, None], none[:, None] > 0, none, laws)[0].shape == (0, 1)
+    assert triton_ops.excess(p, left, distributions).shape == (0,)
+    assert triton_ops.residual(p, left, distributions, noise, 3).shape == (0,)
+    assert triton_ops.accept(p, none[:, None], none[:, None] > 0, none, distributions)[0].shape == (0, 1)
     assert triton_ops.uniform(noise, 3, none[:, None]).shape == (0, 1)

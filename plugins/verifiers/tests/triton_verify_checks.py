@@ -27,7 +27,7 @@ from specdec_plugin_verifiers.kernels.verify import triton as verify
 from specdec_plugin_verifiers.trial import Judge, Trial
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_exact_laws import KINDS_OF_CHAINS, World, ends, laws
+from test_exact_distributions import KINDS_OF_CHAINS, World, distributions, ends
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 RULES = ("coupled", "standard", "block")
@@ -210,7 +210,7 @@ def enumerate_chains(judge, world, kinds, rule, monkeypatch):
     call = verify.Call(trial)
     measures = getattr(verify, f"walk_{rule}")(call)
     chances = measures.chances.view(len(cases), len(kinds) + 1)[:, 1:].tolist()
-    for n, ((chance, ids, stop), (row, law, removed, todo), share) in enumerate(
+    for n, ((chance, ids, stop), (row, distribution, removed, todo), share) in enumerate(
         zip(cases, measures.places.tolist(), measures.shares.tolist(), strict=True)
     ):
         here, reached = chance, Fraction(1)
@@ -230,18 +230,20 @@ def enumerate_chains(judge, world, kinds, rule, monkeypatch):
         yield from (
             (here * reached * value, (*ids[:stop], token))
             for value, token in ends(
-                weights_of(world.p[ids[:stop]], trial, share, law, removed, ids, stop), world.p[ids[:stop]]
+                weights_of(world.p[ids[:stop]], trial, share, distribution, removed, ids, stop), world.p[ids[:stop]]
             )
         )
 
 
-def weights_of(p, trial, share, law, removed, ids, stop):
+def weights_of(p, trial, share, distribution, removed, ids, stop):
     """Return the weights that a walk leaves to draw from; its own p is exp(x - top) times its inverse."""
     alpha, beta, top, inverse = share
     logits = np.full(len(p), -np.inf, np.float32)
     np.log(p.astype(np.float32), out=logits, where=p > 0)
     own = np.exp(logits - np.float32(top)).astype(np.float64) * inverse
-    weights = alpha * own - (beta * trial.laws.q[law].double().cpu().numpy() if law >= 0 else 0.0)
+    weights = alpha * own - (
+        beta * trial.distributions.q[distribution].double().cpu().numpy() if distribution >= 0 else 0.0
+    )
     weights = np.maximum(weights, 0.0)
     if removed:
         weights[ids[stop]] = 0.0
@@ -284,7 +286,7 @@ def test_this_enumeration_sees_a_residual_that_is_p(judge, monkeypatch):
 def test_a_node_with_children_emits_the_targets_distribution(kinds, judge, monkeypatch):
     """All draws of two children of a node over a vocabulary of three, without replacement; digits are point masses."""
     monkeypatch.setattr(walks, "uniform", told)
-    p, q = laws(1, (), 3, zeros=False), laws(101, (), 3, zeros=False)
+    p, q = distributions(1, (), 3, zeros=False), distributions(101, (), 3, zeros=False)
     emitted = np.zeros(3)
     for chance, tokens in drawn(kinds, q):
         soft = [kind == "q" for kind in kinds]
@@ -304,8 +306,8 @@ def test_a_node_with_children_emits_the_targets_distribution(kinds, judge, monke
         for token, value in zip(tokens, chances, strict=True):
             emitted[token] += rest * min(1.0, value)
             rest *= 1 - min(1.0, value)
-        (_, law, removed, _), share = measures.places.tolist()[0], measures.shares.tolist()[0]
-        left = weights_of(p, trial, share, law, 0, tokens, 0)
+        (_, distribution, removed, _), share = measures.places.tolist()[0], measures.shares.tolist()[0]
+        left = weights_of(p, trial, share, distribution, 0, tokens, 0)
         left[list(tokens)] = 0.0
         assert removed == 2
         emitted += rest * (left / left.sum() if left.sum() else p)

@@ -160,8 +160,8 @@ class BadParents(Breaker):
         return spoilt
 
 
-class BadLaw(Breaker):
-    """Reports a law q with a NaN in it, or with `rows=True` points past its last row."""
+class BadDistribution(Breaker):
+    """Reports a distribution q with a NaN in it, or with `rows=True` points past its last row."""
 
     def __init__(self, vocab_size: int, *, rows: bool = False, every: int = 1, inner: Stub | None = None) -> None:
         """Keep the vocabulary size and the kind of fault."""
@@ -170,7 +170,7 @@ class BadLaw(Breaker):
         self.rows = rows
 
     def spoil(self, batch: BatchView, draft: Draft) -> Any:
-        """Return full rows with a spoilt law."""
+        """Return full rows with a spoilt distribution."""
         spoilt = Draft.of([[3] * int(m) for m in batch.max_draft])
         spoilt.q = torch.full((1, self.vocab_size), 1.0 / self.vocab_size)
         if not self.rows:

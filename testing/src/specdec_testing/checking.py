@@ -49,7 +49,7 @@ def draft_problems(draft: Any, batch: BatchView, traits: MethodTraits, vocab_siz
     if draft.parents is not None:
         problems += _parent_problems(draft, rows, traits)
     if draft.q is not None or draft.q_row is not None:
-        problems += _law_problems(draft, rows, traits, vocab_size)
+        problems += _distribution_problems(draft, rows, traits, vocab_size)
     if draft.confidence is not None and (
         len(draft.confidence) != len(draft.tokens) or not np.isfinite(np.asarray(draft.confidence)).all()
     ):
@@ -120,14 +120,14 @@ def _parent_problems(draft: Draft, rows: list[list[int]], traits: MethodTraits) 
         start += len(row)
         if any(not -1 <= parent < node for node, parent in enumerate(own)):
             problems.append(f"row {i}: parents {own} do not all stand before their children")
-        if traits.law == "deterministic" and len(set(zip(own, row, strict=True))) != len(row):
+        if traits.draft_distribution == "deterministic" and len(set(zip(own, row, strict=True))) != len(row):
             problems.append(f"row {i}: siblings with the same id")
     return problems
 
 
-def _law_problems(draft: Draft, rows: list[list[int]], traits: MethodTraits, vocab_size: int) -> list[str]:
-    """Check that q holds laws, and that each soft draft has a positive probability in the row it names."""
-    if traits.law != "soft":
+def _distribution_problems(draft: Draft, rows: list[list[int]], traits: MethodTraits, vocab_size: int) -> list[str]:
+    """Check that q holds distributions, and that each soft draft has a positive probability in the row it names."""
+    if traits.draft_distribution != "soft":
         return ["q is set although the traits say deterministic"]
     if draft.q is None or draft.q_row is None:
         return ["q and q_row must be set together"]

@@ -167,7 +167,7 @@ class ProposerContract(PackagingContract, ConfigurationContract, promises=True):
         self, proposer: Proposer, traits: MethodTraits, target: FakeTarget
     ) -> None:
         """Over many requests in one state, drafts follow q, and nobody reads the noise that decides about them."""
-        if traits.law != "soft" or traits.shares_noise:
+        if traits.draft_distribution != "soft" or traits.shares_noise:
             pytest.skip("the method reports no q that it draws from with noise of its own")
         assert_drafts_follow_q(proposer, traits, target)
 

@@ -13,7 +13,7 @@ from specdec_core.protocols import Proposer
 from specdec_core.sources import TargetHandle
 from specdec_core.traits import MethodTraits
 from specdec_testing.driving import Driver, Script
-from specdec_testing.laws import fit
+from specdec_testing.goodness_of_fit import fit
 
 REQUESTS: Final = 400
 TOGETHER: Final = 16  # requests that run at one time, which caches must have room for
@@ -86,12 +86,12 @@ def assert_drafts_follow_q(proposer: Proposer, traits: MethodTraits, target: Tar
     assert not driver.problems, "\n".join(driver.problems[:5])
     assert not found.peeked, "the proposer reads `request.key`; what it draws must come from `batch.noise` alone"
     assert len(found.tokens) > REQUESTS / 2, "a method whose traits say 'soft' drew next to nothing at temperature 1"
-    laws = np.stack(found.q)
-    spread = float(np.abs(laws - laws[0]).max())
+    distributions = np.stack(found.q)
+    spread = float(np.abs(distributions - distributions[0]).max())
     assert spread < 1e-3, f"requests of one text and state report q that differ by {spread:.2g}"
-    counts, law = np.bincount(found.tokens, minlength=laws.shape[1]), laws.mean(0)
-    group = np.arange(len(law)) % GROUPS  # a flat q over many ids has too few counts for each of them
-    for part in (fit(counts, law), fit(np.bincount(group, counts), np.bincount(group, law))):
+    counts, distribution = np.bincount(found.tokens, minlength=distributions.shape[1]), distributions.mean(0)
+    group = np.arange(len(distribution)) % GROUPS  # a flat q over many ids has too few counts for each of them
+    for part in (fit(counts, distribution), fit(np.bincount(group, counts), np.bincount(group, distribution))):
         assert part.p_value > SIGNIFICANCE, (
             f"drafts do not follow the q that is reported: p = {part.p_value:.2e}; furthest off is {part.worst}"
         )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from specdec_testing.breakers import (
-    BadLaw,
+    BadDistribution,
     Breaker,
     NegativeIds,
     OutOfVocabulary,
@@ -96,7 +96,7 @@ class HostContract(Contract, promises=True):
             TooLong(),
             WrongRowCount(),
             WrongLengthsSum(),
-            BadLaw(vocab),
+            BadDistribution(vocab),
             WrongType(),
         ]
         for breaker in breakers:

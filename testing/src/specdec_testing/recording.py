@@ -64,7 +64,7 @@ class RecordingProposer(Stub):
             max_tokens=max_tokens,
             max_position=max_position,
             verified_top_k=verified_top_k,
-            law=self.inner.traits.law,
+            draft_distribution=self.inner.traits.draft_distribution,
             shares_noise=self.inner.traits.shares_noise,
         )
         self.calls_seen: list[Call] = []

@@ -166,8 +166,8 @@ class Soft(Stub):
     """Draws drafts from a table q [V, V], row = the id before, and reports the very rows it drew from.
 
     Draft noise is keyed by the request, the absolute position and `Purpose.DRAFT`, or with `shared=True` by the
-    target's own purpose, which makes drafts and target agree as often as their laws allow. Columns of a table wider
-    than the target's vocabulary are out of contract; narrower ones are not supported here.
+    target's own purpose, which makes drafts and target agree as often as their distributions allow. Columns of a table
+    wider than the target's vocabulary are out of contract; narrower ones are not supported here.
     """
 
     def __init__(self, q: npt.ArrayLike, *, shared: bool = False) -> None:
@@ -175,21 +175,21 @@ class Soft(Stub):
         super().__init__()
         self.q = np.asarray(q, np.float32)
         self.purpose = Purpose.TARGET if shared else Purpose.DRAFT
-        self.traits = MethodTraits(law="soft", shares_noise=shared)
+        self.traits = MethodTraits(draft_distribution="soft", shares_noise=shared)
 
     def propose(self, batch: BatchView) -> Draft:
         """Draw each row's chain and report q."""
         self.calls += 1
         rows: list[list[int]] = []
-        laws: list[int] = []
+        distributions: list[int] = []
         for i in range(len(batch)):
             chain = self._chain(batch, i)
             rows.append(chain[1:])
-            laws += chain[:-1]
+            distributions += chain[:-1]
         draft = Draft.of(rows)
-        draft.q = torch.from_numpy(self.q[np.asarray(laws, np.int64)])
-        draft.q_row = np.arange(len(laws), dtype=np.int32)
-        self.drafted += len(laws)
+        draft.q = torch.from_numpy(self.q[np.asarray(distributions, np.int64)])
+        draft.q_row = np.arange(len(distributions), dtype=np.int32)
+        self.drafted += len(distributions)
         return draft
 
     def _chain(self, batch: BatchView, i: int) -> list[int]:

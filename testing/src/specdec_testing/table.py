@@ -1,4 +1,4 @@
-"""A target whose next-token law is known exactly: a real Llama that reads one row of a table by its newest token."""
+"""A target whose next-token probabilities are known exactly: a Llama that reads a row of a table by its last token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOG_OF_ZERO: Final = -1000.0  # exp of it is 0 in float64 at any temperature up 
 
 
 def random_table(vocab_size: int, seed: int = 0, concentration: float = 1.0) -> FloatTable:
-    """Return [V, V] rows drawn from a symmetric Dirichlet law; a small concentration makes peaked rows."""
+    """Return [V, V] rows drawn from a symmetric Dirichlet distribution; a small concentration makes peaked rows."""
     rng = np.random.default_rng(seed)
     table: FloatTable = rng.dirichlet(np.full(vocab_size, concentration), size=vocab_size)
     return table
@@ -50,16 +50,16 @@ def table_target(
 
     `table` is [V, V], rows non-negative with sum 1. Embeddings are one-hot, attention and MLP add zero, the head holds
     the logarithms; each logit is a sum with one term that is not zero, so it does not depend on the batch or on the
-    order of summation. In float32 the law holds to 1e-6. Ids of probability 0 are never drawn.
+    order of summation. In float32 the distribution holds to 1e-6. Ids of probability 0 are never drawn.
     """
-    law = _checked(table)
-    vocab_size = len(law)
+    distribution = _checked(table)
+    vocab_size = len(distribution)
     config = transformers.LlamaConfig(**_arguments(vocab_size, num_layers, max_position_embeddings, eos_token_id))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
     with np.errstate(divide="ignore"):
-        logs = np.maximum(np.log(law), LOG_OF_ZERO)
+        logs = np.maximum(np.log(distribution), LOG_OF_ZERO)
     scale = math.sqrt(vocab_size)  # gives an embedding mean square 1, so that norms leave it alone
     with torch.no_grad():
         model.get_input_embeddings().weight.copy_(scale * torch.eye(vocab_size))
@@ -91,13 +91,15 @@ def _arguments(vocab_size: int, num_layers: int, positions: int, eos_token_id: i
 
 def _checked(table: npt.ArrayLike) -> FloatTable:
     """Return the table in float64 with rows of sum 1, or raise ValueError."""
-    law = np.asarray(table, np.float64)
-    if law.ndim != 2 or law.shape[0] != law.shape[1] or len(law) < 2:
-        message = f"a table of laws is [V, V] with V >= 2, not {list(law.shape)}"
+    distribution = np.asarray(table, np.float64)
+    if distribution.ndim != 2 or distribution.shape[0] != distribution.shape[1] or len(distribution) < 2:
+        message = f"a table of distributions is [V, V] with V >= 2, not {list(distribution.shape)}"
         raise ValueError(message)
-    sums = law.sum(axis=1)
-    if not np.isfinite(law).all() or law.min() < 0 or np.abs(sums - 1).max() > 1e-6:
-        message = f"rows of a table of laws are non-negative with sum 1; sums lie in {sums.min()} .. {sums.max()}"
+    sums = distribution.sum(axis=1)
+    if not np.isfinite(distribution).all() or distribution.min() < 0 or np.abs(sums - 1).max() > 1e-6:
+        message = (
+            f"rows of a table of distributions are non-negative with sum 1; sums lie in {sums.min()} .. {sums.max()}"
+        )
         raise ValueError(message)
-    normalised: FloatTable = law / sums[:, None]
+    normalised: FloatTable = distribution / sums[:, None]
     return normalised

@@ -19,17 +19,17 @@ from specdec_core.sources import TargetInfo
 from specdec_core.traits import MethodTraits
 from specdec_testing.building import registry_of
 from specdec_testing.comparing import difference
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.guard import foundation
-from specdec_testing.laws import assert_follows
 from specdec_testing.packaging import PackagingContract
 from specdec_testing.stubs import Null, stub_plugin
 from specdec_testing.verifying import Case, case_of, random_drafts, transitions, verdict_problems
 
 SHAPES = {
     "chains": MethodTraits(),
-    "drawn chains": MethodTraits(law="soft"),
+    "drawn chains": MethodTraits(draft_distribution="soft"),
     "trees": MethodTraits(shape="tree"),
-    "drawn trees": MethodTraits(shape="tree", law="soft"),
+    "drawn trees": MethodTraits(shape="tree", draft_distribution="soft"),
 }
 VOCAB, ROWS = 6, 12_000
 INFO = TargetInfo(model=None, hf_config={}, vocab_size=VOCAB, hidden_size=8, num_layers=1, max_model_len=64)
@@ -143,7 +143,9 @@ class VerifierContract(PackagingContract, promises=True):
 
     def _case(self, shape: str, rows: int, greedy: float = 0.0) -> Case:
         traits = SHAPES[shape]
-        draft, newest = random_drafts(rows, VOCAB, trees=traits.shape == "tree", drawn=traits.law == "soft")
+        draft, newest = random_drafts(
+            rows, VOCAB, trees=traits.shape == "tree", drawn=traits.draft_distribution == "soft"
+        )
         return case_of(draft, newest, VOCAB, np.arange(rows) % 10 < 10 * greedy)
 
     @staticmethod

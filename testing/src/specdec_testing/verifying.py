@@ -82,20 +82,20 @@ def random_drafts(rows: int, vocab_size: int, *, trees: bool, drawn: bool, seed:
     newest = np.arange(rows) % vocab_size
     parents = np.array(PARENTS if trees else range(-1, 3))
     tokens = np.empty((rows, len(parents)), np.int64)
-    laws = np.empty_like(tokens)
+    distributions = np.empty_like(tokens)
     for parent in dict.fromkeys(parents.tolist()):
         nodes = np.flatnonzero(parents == parent)
         before = newest if parent < 0 else tokens[:, parent]
         weights = table[before] / (rng.exponential(size=(rows, vocab_size)) if drawn else 1.0)
         tokens[:, nodes] = np.argsort(-weights, axis=1)[:, : len(nodes)]
-        laws[:, nodes] = before[:, None]
+        distributions[:, nodes] = before[:, None]
     lengths = np.full(rows, len(parents)) if trees else rng.integers(0, 1 + len(parents), rows)
     there = np.arange(len(parents)) < lengths[:, None]
     draft = Draft(lengths.tolist(), tokens[there].astype(np.int32))
     if trees:
         draft.parents = np.broadcast_to(parents, there.shape)[there].astype(np.int32)
     if drawn:
-        draft.q, draft.q_row = torch.from_numpy(table), laws[there].astype(np.int32)
+        draft.q, draft.q_row = torch.from_numpy(table), distributions[there].astype(np.int32)
     return draft, newest
 
 
@@ -115,9 +115,11 @@ def case_of(draft: Draft, newest: Ids, vocab_size: int, greedy: npt.NDArray[np.b
         at, node = at + 1 + length, node + length
     keys = np.random.default_rng(seed).integers(0, 2**63, len(lengths)).astype(np.uint64)
     noise = Noise(keys[rows], 40 + depth, np.zeros(len(rows), np.int32))
-    law = torch.from_numpy(table.astype(np.float32))[torch.from_numpy(last)]
-    draws = torch.where(torch.from_numpy(greedy[rows]), law.argmax(-1), race_reference(law, noise, Purpose.TARGET))
-    return Case(draft, newest, table, last, law.log(), noise, draws, greedy)
+    distribution = torch.from_numpy(table.astype(np.float32))[torch.from_numpy(last)]
+    draws = torch.where(
+        torch.from_numpy(greedy[rows]), distribution.argmax(-1), race_reference(distribution, noise, Purpose.TARGET)
+    )
+    return Case(draft, newest, table, last, distribution.log(), noise, draws, greedy)
 
 
 def verdict_problems(verdict: Verdict, draft: Draft, vocab_size: int) -> list[str]:

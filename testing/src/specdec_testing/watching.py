@@ -30,14 +30,14 @@ Built = tuple[Any, ResolvedConfig, FakeTarget]  # a proposer, its configuration 
 def over(
     model: PreTrainedModel,
 ) -> tuple[Callable[..., ResolvedConfig], Callable[..., Built]]:
-    """Return `settled` and `built` with a tiny target filled in, unless `info` or `target` is given.
+    """Return `resolve_config` and `built` with a tiny target filled in, unless `info` or `target` is given.
 
     The second one also returns the target, as `driven` takes all three.
     """
     own = FakeTarget(model)
 
-    def settled_over(source: str | None, info: TargetInfo = own.info, **keys: Any) -> ResolvedConfig:
-        return settled(source, info, **keys)
+    def resolve_over(source: str | None, info: TargetInfo = own.info, **keys: Any) -> ResolvedConfig:
+        return resolve_config(source, info, **keys)
 
     def built_over(
         source: str, target: FakeTarget | None = None, **keys: Any
@@ -45,10 +45,10 @@ def over(
         handle = target or FakeTarget(model)
         return (*built(source, handle, **keys), handle)
 
-    return settled_over, built_over
+    return resolve_over, built_over
 
 
-def settled(model: str | None, info: TargetInfo, **keys: Any) -> ResolvedConfig:
+def resolve_config(model: str | None, info: TargetInfo, **keys: Any) -> ResolvedConfig:
     """Resolve a configuration with what is installed."""
     given = {key: value for key, value in {"model": model, **keys}.items() if value is not None}
     return resolve(given, info, Registry(Catalog.discover()))
@@ -70,7 +70,7 @@ class Row:
     states       [m, H] all states that the method was given of the request since it started, the last one included
     positions    their positions
     limit        the most drafts
-    tokens, parents, laws, law_rows  the drafts
+    tokens, parents, distributions, distribution_rows  the drafts
     temperature  of the request
     """
 
@@ -81,8 +81,8 @@ class Row:
     limit: int
     tokens: list[int]
     parents: list[int]
-    laws: Tensor | None
-    law_rows: list[int]
+    distributions: Tensor | None
+    distribution_rows: list[int]
     temperature: float
 
 
@@ -137,8 +137,8 @@ class Watch:
                     limit=limit,
                     tokens=draft.tokens[own].tolist(),
                     parents=list(range(-1, size - 1)) if draft.parents is None else draft.parents[own].tolist(),
-                    laws=draft.q,
-                    law_rows=[-1] * size if draft.q_row is None else draft.q_row[own].tolist(),
+                    distributions=draft.q,
+                    distribution_rows=[-1] * size if draft.q_row is None else draft.q_row[own].tolist(),
                     temperature=float(batch.request(i).sampling_params.temperature),
                 )
             )

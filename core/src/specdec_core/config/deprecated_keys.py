@@ -6,18 +6,18 @@ from typing import Any
 
 from specdec_core.config.key_table import KEYS
 from specdec_core.config.keys import Old
-from specdec_core.config.resolution import Settling
+from specdec_core.config.resolution import Resolution
 from specdec_core.config.speculative import SpeculativeConfig
 from specdec_core.errors import DeprecatedNameWarning
 from specdec_core.sources import Problem
 
 
-def renew(settling: Settling) -> None:
+def replace_deprecated_keys(resolution: Resolution) -> None:
     """Read every old name as the key that it is today; a problem if that key is given too, or a value has no successor.
 
     What was read under an old name is then checked like any other value; the problem names both.
     """
-    given = settling.config.as_json()
+    given = resolution.config.as_json()
     old = {key: entry for key, entry in KEYS.items() if isinstance(entry, Old) and given.get(key) is not None}
     if not old:
         return
@@ -26,14 +26,14 @@ def renew(settling: Settling) -> None:
     for key, entry in old.items():
         problem = _problem(key, entry, given[key], kept)
         if problem is not None:
-            settling.problems.append(problem)
+            resolution.problems.append(problem)
             continue
         kept[entry.new] = entry.values.get(given[key], given[key]) if entry.values else given[key]
         names[entry.new] = key
-        settling.warn(f"{key} is deprecated; use {entry.new!r}", DeprecatedNameWarning)
-        settling.decide(entry.new, kept[entry.new], f"given as {key}, its old name")
-    settling.config, problems = SpeculativeConfig.read(kept)
-    settling.problems.extend(_named(problem, names) for problem in problems)
+        resolution.warn(f"{key} is deprecated; use {entry.new!r}", DeprecatedNameWarning)
+        resolution.decide(entry.new, kept[entry.new], f"given as {key}, its old name")
+    resolution.config, problems = SpeculativeConfig.read(kept)
+    resolution.problems.extend(_named(problem, names) for problem in problems)
 
 
 def _problem(key: str, entry: Old, value: Any, kept: dict[str, Any]) -> Problem | None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from specdec_core.config.resolution import Settling
+from specdec_core.config.resolution import Resolution
 from specdec_core.errors import ConfigError
 from specdec_core.registry.drafts import CARD, K, meant, read_card
 from specdec_core.sources import Default, DraftSource
 
 
-def draft_meant(settling: Settling) -> DraftSource:
+def draft_meant(resolution: Resolution) -> DraftSource:
     """Return the checkpoint that the configuration's `model` stands for; raises what `registry.drafts.meant` raises."""
-    config = settling.config
+    config = resolution.config
     assert config.model is not None
-    found = meant(settling.registry.catalog, config.model)
+    found = meant(resolution.registry.catalog, config.model)
     if found.draft is not None:
-        settling.decide("model", found.model, found.note)
-    settling.model_note = found.note
+        resolution.decide("model", found.model, found.note)
+    resolution.model_note = found.note
     source = DraftSource(found.model, revision=config.revision)
     if found.draft is None and found.note:
         _check_is_checkpoint(source, found.note)

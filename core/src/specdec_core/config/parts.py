@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from specdec_core.config.options import MethodOptions
-from specdec_core.config.resolution import Settling
+from specdec_core.config.resolution import Resolution
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import CheckStageError, ConfigError
 from specdec_core.registry.loaded import LoadedPlugin
@@ -29,39 +29,39 @@ OF_THE_WHOLE: Final = (
 DECIDED_ONCE: Final = ("rejection_sample_method", "noise", "lossy")
 
 
-def resolve_parts(settling: Settling, plugin: LoadedPlugin, options: MethodOptions) -> tuple[ResolvedConfig, ...]:
+def resolve_parts(resolution: Resolution, plugin: LoadedPlugin, options: MethodOptions) -> tuple[ResolvedConfig, ...]:
     """Resolve what the method says it is made of; problems are noted under the part's place."""
-    given: Any = settling.call(plugin, HOOK, options=options)
+    given: Any = resolution.call(plugin, HOOK, options=options)
     if given is None:
         return ()
     if not isinstance(given, (list, tuple)) or not all(isinstance(one, Mapping) for one in given):
         problem = f"{HOOK} returned {type(given).__name__}, expected a sequence of configurations"
         raise CheckStageError(plugin.record, problem, "Tell the authors of the plugin.")
-    resolved = [_one(settling, f"{KEY}[{i}]", part) for i, part in enumerate(given)]
+    resolved = [_one(resolution, f"{KEY}[{i}]", part) for i, part in enumerate(given)]
     return tuple(part for part in resolved if part is not None)
 
 
-def _one(settling: Settling, place: str, part: Mapping[str, Any]) -> ResolvedConfig | None:
-    known = len(settling.problems)
+def _one(resolution: Resolution, place: str, part: Mapping[str, Any]) -> ResolvedConfig | None:
+    known = len(resolution.problems)
     for key in OF_THE_WHOLE:
         if part.get(key) not in (None, [], ()):
             problem = Problem(key=f"{place}.{key}", message="is a key of the whole", next_step=f"give it beside {KEY}")
-            settling.problems.append(problem)
-    if len(settling.problems) > known:
+            resolution.problems.append(problem)
+    if len(resolution.problems) > known:
         return None
-    whole = settling.config
+    whole = resolution.config
     config = {K: whole.num_speculative_tokens, **part, "rejection_sample_method": whole.rejection_sample_method}
     try:
-        resolved = settling.resolve_part({key: value for key, value in config.items() if value is not None})
+        resolved = resolution.resolve_part({key: value for key, value in config.items() if value is not None})
     except ConfigError as error:
-        settling.problems.append(Problem(key=place, message=str(error)))
+        resolution.problems.append(Problem(key=place, message=str(error)))
         return None
     if resolved.parts:
         message = f"{resolved.method} is made of parts itself, and parts have none"
-        settling.problems.append(Problem(key=place, message=message, next_step=f"list its parts in {KEY}"))
+        resolution.problems.append(Problem(key=place, message=message, next_step=f"list its parts in {KEY}"))
         return None
     for decision in resolved.decisions:
         if decision.key in DECIDED_ONCE:
             continue
-        settling.decide(f"{place}.{decision.key}", decision.value, decision.reason)
+        resolution.decide(f"{place}.{decision.key}", decision.value, decision.reason)
     return resolved

@@ -21,7 +21,7 @@ MAKE_CONTROLLER: Final = "specdec_make_controller"
 OBSERVER_HOOKS: Final = frozenset({"specdec_session_started", "specdec_step_finished", "specdec_session_finished"})
 
 
-class Settling:
+class Resolution:
     """What one call of `resolve` has found out so far."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Settling:
         self._errors: Final[list[ConfigError]] = []
 
     def decide(self, key: str, value: Any, reason: str) -> None:
-        """Note what was settled."""
+        """Note what was decided."""
         self.decisions.append(Decision(key, value, reason))
 
     def problem(self, key: str, message: str, next_step: str = "") -> None:
@@ -120,38 +120,38 @@ def method_of(catalog: Catalog, model: str | None) -> str | None:
     return name if bracketed or catalog.knows("proposer", name) else None
 
 
-def find_controller(settling: Settling) -> LoadedPlugin | None:
+def find_controller(resolution: Resolution) -> LoadedPlugin | None:
     """Load the controller that the configuration names, if it names one."""
-    name = settling.config.controller
-    record = settling.find("extension", name, "controller") if name is not None else None
+    name = resolution.config.controller
+    record = resolution.find("extension", name, "controller") if name is not None else None
     if record is None:
         return None
-    plugin = settling.registry.load(record)
+    plugin = resolution.registry.load(record)
     if MAKE_CONTROLLER not in plugin.hooks:
-        settling.problem("controller", f"the extension {record.name!r} is no controller: it has no {MAKE_CONTROLLER}")
-    settling.decide("controller", record.name, f"given; {record.distribution} {record.version}")
+        resolution.problem("controller", f"the extension {record.name!r} is no controller: it has no {MAKE_CONTROLLER}")
+    resolution.decide("controller", record.name, f"given; {record.distribution} {record.version}")
     return plugin
 
 
-def find_observers(settling: Settling) -> tuple[LoadedPlugin, ...]:
-    """Load the observers that the configuration names, and settle its further distributions of kernels."""
+def find_observers(resolution: Resolution) -> tuple[LoadedPlugin, ...]:
+    """Load the observers that the configuration names, and decide on its further distributions of kernels."""
     found = []
-    for name in settling.config.observers:
-        record = settling.find("extension", name, "observers")
+    for name in resolution.config.observers:
+        record = resolution.find("extension", name, "observers")
         if record is not None:
-            plugin = settling.registry.load(record)
+            plugin = resolution.registry.load(record)
             if not plugin.hooks & OBSERVER_HOOKS:
-                settling.problem("observers", f"the extension {record.name!r} observes nothing")
-            settling.decide("observers", record.name, f"given; {record.distribution} {record.version}")
+                resolution.problem("observers", f"the extension {record.name!r} observes nothing")
+            resolution.decide("observers", record.name, f"given; {record.distribution} {record.version}")
             found.append(plugin)
-    offering = {normalize(r.distribution): r.distribution for r in settling.registry.catalog.of_kind("kernel")}
-    for name in settling.config.kernels:
+    offering = {normalize(r.distribution): r.distribution for r in resolution.registry.catalog.of_kind("kernel")}
+    for name in resolution.config.kernels:
         if normalize(name) not in offering:
             others = ", ".join(sorted(set(offering.values()) - {KERNEL_DISTRIBUTION})) or "none"
-            settling.problem("kernels", f"no kernels come from a distribution {name!r}", f"there are: {others}")
+            resolution.problem("kernels", f"no kernels come from a distribution {name!r}", f"there are: {others}")
             continue
-        settling.registry.kernels.add(name)
-        settling.decide("kernels", name, "given; its kernels may be used")
+        resolution.registry.kernels.add(name)
+        resolution.decide("kernels", name, "given; its kernels may be used")
     return tuple(found)
 
 

@@ -7,25 +7,25 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from specdec_core.config.checks import check_checkpoint, check_draws, check_shape
-from specdec_core.config.deprecated_keys import renew
+from specdec_core.config.deprecated_keys import replace_deprecated_keys
 from specdec_core.config.derived_values import (
     K,
     check_k,
+    decide_max_model_len,
+    decide_noise,
+    decide_revision,
+    decide_slots,
+    decide_tensor_parallel,
     note_limits,
-    settle_max_model_len,
-    settle_noise,
-    settle_revision,
-    settle_slots,
-    settle_tensor_parallel,
 )
 from specdec_core.config.detect import detect, swap_target
 from specdec_core.config.drafts import card_defaults, draft_meant
 from specdec_core.config.foreign_keys import foreign_problems
 from specdec_core.config.options import MethodOptions, keys_of, options_model, validate
 from specdec_core.config.parts import resolve_parts
-from specdec_core.config.resolution import Settling, data_of, find_controller, find_observers, method_of
+from specdec_core.config.resolution import Resolution, data_of, find_controller, find_observers, method_of
 from specdec_core.config.speculative import COUPLED, STANDARD, ResolvedConfig, SpeculativeConfig, config_error
-from specdec_core.config.unclaimed_keys import settle_other_keys
+from specdec_core.config.unclaimed_keys import decide_other_keys
 from specdec_core.errors import CheckStageError, ConfigError, TraitsStageError
 from specdec_core.registry.catalog import Catalog, Record
 from specdec_core.registry.homes import nearest_name
@@ -59,58 +59,58 @@ def resolve(
     of a plugin that failed, its cause chained. Nothing stays loaded in the registry but what was selected.
     """
     read, problems = SpeculativeConfig.read(config)
-    settling = Settling(read, target, registry, problems, host_keys)
-    settling.host_has_methods = host_has_methods
-    settling.resolve_part = lambda part: resolve(part, target, registry)
-    renew(settling)
-    plugin, draft = _method(settling)
-    draft = draft or _default_draft(settling, plugin)
-    settle_revision(settling, draft)
-    draft = _override(settling, plugin, draft)
+    resolution = Resolution(read, target, registry, problems, host_keys)
+    resolution.host_has_methods = host_has_methods
+    resolution.resolve_part = lambda part: resolve(part, target, registry)
+    replace_deprecated_keys(resolution)
+    plugin, draft = _method(resolution)
+    draft = draft or _default_draft(resolution, plugin)
+    decide_revision(resolution, draft)
+    draft = _override(resolution, plugin, draft)
     model = options_model(registry, plugin, "specdec_method_options")
-    options = _options(settling, model, plugin.name)
+    options = _options(resolution, model, plugin.name)
     traits = MethodTraits()
     if options is not None:
-        settling.parts = resolve_parts(settling, plugin, options)
-        _fill_defaults(settling, plugin, options, draft)
-        traits = _traits(settling, plugin, options, draft)
-        if check_checkpoint(settling, plugin.name, traits, draft):
-            ctx = settling.context(plugin, options, draft)
-            _note_problems(settling, plugin, "specdec_check", ctx=ctx)
-        check_k(settling, plugin.name, traits)
-        check_draws(settling, plugin.name, traits)
-        check_shape(settling, plugin.name, traits)
-    max_model_len = settle_max_model_len(settling, traits)
-    tensor_parallel_size = settle_tensor_parallel(settling, traits)
-    slots, extra_slots = settle_slots(settling, traits)
-    note_limits(settling)
-    verifier = _verifier(settling, plugin, traits if options is not None else None)
+        resolution.parts = resolve_parts(resolution, plugin, options)
+        _fill_defaults(resolution, plugin, options, draft)
+        traits = _traits(resolution, plugin, options, draft)
+        if check_checkpoint(resolution, plugin.name, traits, draft):
+            ctx = resolution.context(plugin, options, draft)
+            _note_problems(resolution, plugin, "specdec_check", ctx=ctx)
+        check_k(resolution, plugin.name, traits)
+        check_draws(resolution, plugin.name, traits)
+        check_shape(resolution, plugin.name, traits)
+    max_model_len = decide_max_model_len(resolution, traits)
+    tensor_parallel_size = decide_tensor_parallel(resolution, traits)
+    slots, extra_slots = decide_slots(resolution, traits)
+    note_limits(resolution)
+    verifier = _verifier(resolution, plugin, traits if options is not None else None)
     verifier_model = options_model(registry, verifier, "specdec_verifier_options") if verifier else MethodOptions
-    verifier_options = _options(settling, verifier_model, verifier.name if verifier else "")
+    verifier_options = _options(resolution, verifier_model, verifier.name if verifier else "")
     if options is not None and verifier is not None and verifier_options is not None:
-        arguments = {"config": settling.config, "options": verifier_options}
-        _note_problems(settling, verifier, "specdec_verifier_check", traits=traits, **arguments)
-    controller = find_controller(settling)
+        arguments = {"config": resolution.config, "options": verifier_options}
+        _note_problems(resolution, verifier, "specdec_verifier_check", traits=traits, **arguments)
+    controller = find_controller(resolution)
     controller_model = options_model(registry, controller, "specdec_method_options") if controller else MethodOptions
-    controller_options = _options(settling, controller_model, controller.name if controller else "")
-    observers = find_observers(settling)
-    acted_on = settle_other_keys(settling, plugin, verifier, (model, verifier_model, controller_model))
-    settling.finish()
+    controller_options = _options(resolution, controller_model, controller.name if controller else "")
+    observers = find_observers(resolution)
+    acted_on = decide_other_keys(resolution, plugin, verifier, (model, verifier_model, controller_model))
+    resolution.finish()
     if options is None or verifier is None or verifier_options is None:
-        raise AssertionError(settling.problems)  # finish() has raised
-    lossy = _flag(settling, verifier, "specdec_verifier_is_lossy")
+        raise AssertionError(resolution.problems)  # finish() has raised
+    lossy = _flag(resolution, verifier, "specdec_verifier_is_lossy")
     if lossy:
-        settling.decide("lossy", True, f"the verifier {verifier.name} changes the target's distribution")
-    emits_host_draws = _flag(settling, verifier, "specdec_verifier_emits_host_draws")
-    settle_noise(settling, verifier.name, traits, emits_host_draws=emits_host_draws)
+        resolution.decide("lossy", True, f"the verifier {verifier.name} changes the target's distribution")
+    emits_host_draws = _flag(resolution, verifier, "specdec_verifier_emits_host_draws")
+    decide_noise(resolution, verifier.name, traits, emits_host_draws=emits_host_draws)
     return ResolvedConfig(
         method=plugin.name,
         record=data_of(plugin),
-        config=settling.config,
+        config=resolution.config,
         options=options,
         traits=traits,
         draft=draft,
-        num_speculative_tokens=settling.config.num_speculative_tokens or 0,
+        num_speculative_tokens=resolution.config.num_speculative_tokens or 0,
         max_model_len=max_model_len,
         draft_tensor_parallel_size=tensor_parallel_size,
         num_lookahead_slots=slots,
@@ -125,18 +125,18 @@ def resolve(
         controller_options=controller_options if controller else None,
         observers=tuple(map(data_of, observers)),
         host_keys=acted_on,
-        drafter_problems=tuple(settling.drafter_problems),
-        decisions=tuple(settling.decisions),
-        parts=settling.parts,
+        drafter_problems=tuple(resolution.drafter_problems),
+        decisions=tuple(resolution.decisions),
+        parts=resolution.parts,
     )
 
 
-def _method(settling: Settling) -> tuple[LoadedPlugin, DraftSource | None]:
+def _method(resolution: Resolution) -> tuple[LoadedPlugin, DraftSource | None]:
     """Choose and load the method; return it with its checkpoint as given."""
-    config, registry = settling.config, settling.registry
+    config, registry = resolution.config, resolution.registry
     catalog, name, model = registry.catalog, config.method, config.model
-    if settling.is_wrong("method") or (name is None and settling.is_wrong("model")):
-        settling.finish()
+    if resolution.is_wrong("method") or (name is None and resolution.is_wrong("model")):
+        resolution.finish()
     named = method_of(catalog, model)
     if name is None and model is None:
         if strange := foreign_problems(config.other_keys):
@@ -145,7 +145,7 @@ def _method(settling: Settling) -> tuple[LoadedPlugin, DraftSource | None]:
         typo = f" but {meant[0][0]!r} (did you mean {meant[0][1]!r}?)" if meant else ""
         message = f'name a "method"; installed: {", ".join(catalog.names("proposer")) or "none"}'
         raise ConfigError(f"speculative_config cannot be used: it has neither method nor model{typo}; {message}")
-    draft = draft_meant(settling) if model is not None and named is None else None
+    draft = draft_meant(resolution) if model is not None and named is None else None
     if name is not None:
         record, reason = catalog.find("proposer", name), "named by the configuration"
         if record.name != name:
@@ -157,9 +157,9 @@ def _method(settling: Settling) -> tuple[LoadedPlugin, DraftSource | None]:
         reason = f"detected from the checkpoint, {evidence}"
     else:
         raise AssertionError(config)
-    settling.decide("method", record.name, f"{reason}; {record.distribution} {record.version}")
+    resolution.decide("method", record.name, f"{reason}; {record.distribution} {record.version}")
     if named is not None and not _is_own_name(catalog, named, record):
-        settling.problem("model", f"{model!r} names another method than {record.name!r}", "leave model out")
+        resolution.problem("model", f"{model!r} names another method than {record.name!r}", "leave model out")
     return registry.load(record), draft
 
 
@@ -167,88 +167,92 @@ def _is_own_name(catalog: Catalog, named: str, record: Record) -> bool:
     return named == record.name or catalog.find("proposer", named).name == record.name
 
 
-def _default_draft(settling: Settling, plugin: LoadedPlugin) -> DraftSource | None:
+def _default_draft(resolution: Resolution, plugin: LoadedPlugin) -> DraftSource | None:
     """Return the checkpoint that the method has where none is named, None if it has none."""
     hook = "specdec_default_model"
-    target = settling.target
-    said = None if settling.is_wrong("model") else settling.call(plugin, hook, target=target)
+    target = resolution.target
+    said = None if resolution.is_wrong("model") else resolution.call(plugin, hook, target=target)
     if said is None:
         return None
     if not isinstance(said, Default) or said.key != "model" or not isinstance(said.value, str):
         raise CheckStageError(plugin.record, f"{hook} gave {said!r}, which is no Default of model", _AUTHORS)
     revision = target.revision if said.value == target.model else None
-    draft = DraftSource(said.value, revision=settling.config.revision or revision)
+    draft = DraftSource(said.value, revision=resolution.config.revision or revision)
     try:
         _ = draft.hf_config
     except ConfigError as error:
         message = f"{plugin.name} cannot read {said.value!r} ({said.reason}): {error}; name its checkpoint as model"
         raise ConfigError(message) from error
-    settling.decide("model", said.value, said.reason)
+    resolution.decide("model", said.value, said.reason)
     return draft
 
 
-def _override(settling: Settling, plugin: LoadedPlugin, draft: DraftSource | None) -> DraftSource | None:
+def _override(resolution: Resolution, plugin: LoadedPlugin, draft: DraftSource | None) -> DraftSource | None:
     """Apply the method's patch to a copy of the checkpoint's config.json."""
     hook = "specdec_override_hf_config"
     if draft is None or hook not in plugin.hooks:
         return draft
     copied = copy.deepcopy(dict(draft.hf_config))  # a plugin that writes into it changes nothing
-    patch = settling.call(plugin, hook, hf_config=copied, target=settling.target)
+    patch = resolution.call(plugin, hook, hf_config=copied, target=resolution.target)
     if patch is None:
         return draft
     if not hasattr(patch, "keys"):
         raise CheckStageError(plugin.record, f"{hook} returned {type(patch).__name__}, not a mapping", _AUTHORS)
     if patch:
-        settling.decide("hf_config", dict(patch), f"config.json is read this way by {plugin.name}")
+        resolution.decide("hf_config", dict(patch), f"config.json is read this way by {plugin.name}")
     return draft.patched(patch)
 
 
-def _options(settling: Settling, model: type[MethodOptions], owner: str) -> MethodOptions | None:
+def _options(resolution: Resolution, model: type[MethodOptions], owner: str) -> MethodOptions | None:
     """Validate the keys that the model reads; None, and problems noted, if they do not fit."""
     keys = keys_of(model)
-    given = {key: value for key, value in copy.deepcopy(settling.config.other_keys).items() if key in keys}
+    given = {key: value for key, value in copy.deepcopy(resolution.config.other_keys).items() if key in keys}
     common = {
-        key: getattr(settling.config, key) for key in model.model_fields if key in type(settling.config).model_fields
+        key: getattr(resolution.config, key)
+        for key in model.model_fields
+        if key in type(resolution.config).model_fields
     }
     given.update({key: value for key, value in common.items() if value is not None})
     options, problems = validate(model, given)
-    settling.problems.extend(problems)
+    resolution.problems.extend(problems)
     if options is not None:
         for key in options.model_fields_set:
             if key in given:
-                settling.decide(key, getattr(options, key), f"given; an option of {owner}")
+                resolution.decide(key, getattr(options, key), f"given; an option of {owner}")
     return options
 
 
-def _fill_defaults(settling: Settling, plugin: LoadedPlugin, options: MethodOptions, draft: DraftSource | None) -> None:
+def _fill_defaults(
+    resolution: Resolution, plugin: LoadedPlugin, options: MethodOptions, draft: DraftSource | None
+) -> None:
     """Fill in common keys that the user left out and the method has values for."""
     hook = "specdec_method_defaults"
-    config = settling.config
-    said = _listed(settling, plugin, hook, ctx=settling.context(plugin, options, draft))
+    config = resolution.config
+    said = _listed(resolution, plugin, hook, ctx=resolution.context(plugin, options, draft))
     if config.num_speculative_tokens is not None:
-        settling.decide(K, config.num_speculative_tokens, "given")
+        resolution.decide(K, config.num_speculative_tokens, "given")
     for default in (*said, *card_defaults(draft)):
         known = isinstance(default, Default) and default.key in type(config).model_fields
         if not known or default.key in ("method", "model", "revision", "other_keys"):
             problem = f"{hook} gave {default!r}, which is no Default of a common key"
             raise CheckStageError(plugin.record, problem, _AUTHORS)
-        if getattr(settling.config, default.key) or settling.is_wrong(default.key):
+        if getattr(resolution.config, default.key) or resolution.is_wrong(default.key):
             continue
-        filled, problems = SpeculativeConfig.read({**settling.config.as_json(), default.key: default.value})
+        filled, problems = SpeculativeConfig.read({**resolution.config.as_json(), default.key: default.value})
         if problems:
             raise CheckStageError(plugin.record, f"{hook} gave {default!r}: {problems[0]}", _AUTHORS)
-        settling.config = filled
-        settling.decide(default.key, default.value, default.reason)
-    if settling.config.num_speculative_tokens is None and not settling.is_wrong(K):
+        resolution.config = filled
+        resolution.decide(default.key, default.value, default.reason)
+    if resolution.config.num_speculative_tokens is None and not resolution.is_wrong(K):
         message = f"is required: {plugin.name} has no default for it here"
-        settling.problem(K, message, "give the most tokens to draft in a step")
+        resolution.problem(K, message, "give the most tokens to draft in a step")
 
 
 def _traits(
-    settling: Settling, plugin: LoadedPlugin, options: MethodOptions, draft: DraftSource | None
+    resolution: Resolution, plugin: LoadedPlugin, options: MethodOptions, draft: DraftSource | None
 ) -> MethodTraits:
     hook = "specdec_method_traits"
-    traits = settling.call(plugin, hook, "traits", ctx=settling.context(plugin, options, draft))
+    traits = resolution.call(plugin, hook, "traits", ctx=resolution.context(plugin, options, draft))
     if traits is None:
         return MethodTraits()
     if not isinstance(traits, MethodTraits):
@@ -256,56 +260,56 @@ def _traits(
     return traits
 
 
-def _note_problems(settling: Settling, plugin: LoadedPlugin, hook: str, **arguments: Any) -> None:
+def _note_problems(resolution: Resolution, plugin: LoadedPlugin, hook: str, **arguments: Any) -> None:
     """Ask a plugin what is wrong, and how it read what can be read in several ways."""
-    said = _listed(settling, plugin, hook, **arguments)
+    said = _listed(resolution, plugin, hook, **arguments)
     problems = [part for part in said if not isinstance(part, Note)]
     for note in said:
         if isinstance(note, Note):
-            settling.decide(note.key, note.value, note.reason)
+            resolution.decide(note.key, note.value, note.reason)
     if not all(isinstance(problem, Problem) for problem in problems):
         raise CheckStageError(plugin.record, f"{hook} returned {problems!r}, not Problem objects", _AUTHORS)
-    apart = [p for p in problems if p.drafter_only and settling.host_has_methods]
-    settling.drafter_problems.extend(apart)
-    settling.problems.extend(p for p in problems if p not in apart)
+    apart = [p for p in problems if p.drafter_only and resolution.host_has_methods]
+    resolution.drafter_problems.extend(apart)
+    resolution.problems.extend(p for p in problems if p not in apart)
 
 
-def _listed(settling: Settling, plugin: LoadedPlugin, hook: str, **arguments: Any) -> tuple[Any, ...]:
+def _listed(resolution: Resolution, plugin: LoadedPlugin, hook: str, **arguments: Any) -> tuple[Any, ...]:
     """Call a hook that returns several things, in a list or by yielding them; none if it returns None."""
-    said = settling.call(plugin, hook, **arguments)
+    said = resolution.call(plugin, hook, **arguments)
     if said is None or isinstance(said, list | tuple):
         return tuple(said or ())
     problem = f"{hook} returned {type(said).__name__}, not a list or a tuple"
     raise CheckStageError(plugin.record, problem, _AUTHORS)
 
 
-def _verifier(settling: Settling, plugin: LoadedPlugin, traits: MethodTraits | None) -> LoadedPlugin | None:
+def _verifier(resolution: Resolution, plugin: LoadedPlugin, traits: MethodTraits | None) -> LoadedPlugin | None:
     """Choose and load the verifier; None, and the problem noted, if it cannot be had."""
-    name = settling.config.rejection_sample_method
-    if settling.is_wrong(_VERIFIER) or (name is None and traits is None):
+    name = resolution.config.rejection_sample_method
+    if resolution.is_wrong(_VERIFIER) or (name is None and traits is None):
         return None
     reason = "given"
-    fits_coupled = traits is None or traits.law == "deterministic" or traits.shares_noise
+    fits_coupled = traits is None or traits.draft_distribution == "deterministic" or traits.shares_noise
     if name is None and fits_coupled:
         name, reason = COUPLED, "the default where drafts can equal the target's own draws"
     elif name is None:
         name, reason = STANDARD, "the default for drafts that are drawn independently of the target's noise"
-    record = settling.find("verifier", name, _VERIFIER)
+    record = resolution.find("verifier", name, _VERIFIER)
     if record is None:
         return None
     if record.name == COUPLED and not fits_coupled:
         message = f"{name!r} accepts a draft only if it equals the target's own draw, and {plugin.name} draws its own"
         step = f"use {STANDARD!r}, or draft_sample_method 'greedy'"
-        settling.problem(_VERIFIER, message, step)
+        resolution.problem(_VERIFIER, message, step)
     if record.name != name.rpartition(":")[2]:
         reason += f", as {name!r}"
-    settling.decide(_VERIFIER, record.name, f"{reason}; {record.distribution} {record.version}")
-    return settling.registry.load(record)
+    resolution.decide(_VERIFIER, record.name, f"{reason}; {record.distribution} {record.version}")
+    return resolution.registry.load(record)
 
 
-def _flag(settling: Settling, verifier: LoadedPlugin, hook: str) -> bool:
+def _flag(resolution: Resolution, verifier: LoadedPlugin, hook: str) -> bool:
     """Return what a verifier's plugin says of it by a hook; False where there is no hook."""
-    found = settling.call(verifier, hook, "traits")
+    found = resolution.call(verifier, hook, "traits")
     if found is not None and not isinstance(found, bool):
         raise TraitsStageError(verifier.record, f"{hook} returned {found!r}, not a bool", _AUTHORS)
     return bool(found)

@@ -1,6 +1,6 @@
 """The speculative configuration.
 
-As a user writes it, with vLLM's keys, and as `specdec_core.config.resolve` settles it.
+As a user writes it, with vLLM's keys, and as `specdec_core.config.resolve` leaves it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SpeculativeConfig(BaseModel):
 
     Keys are those of vLLM's `--speculative-config`; dashes in them count as underscores. What each common key means is
     said in `specdec_core.config.key_table`. Other keys belong to the method, the verifier or the controller, or are old
-    names; they stay as they were given until `specdec_core.config.resolve` settles them. None and null count as left
+    names; they stay as they were given until `specdec_core.config.resolve` reads them. None and null count as left
     out.
     """
 
@@ -141,7 +141,7 @@ COMMON_KEYS: Final = tuple(key for key in SpeculativeConfig.model_fields if key 
 
 @dataclass(frozen=True)
 class Decision:
-    """One thing that was settled, and why: what `specdec explain` prints."""
+    """One thing that was decided, and why: what `specdec explain` prints."""
 
     key: str
     value: Any
@@ -150,7 +150,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ResolvedConfig:
-    """A speculative configuration of which every part is settled. Data: JSON in, JSON out, equal and hashable by it.
+    """A speculative configuration of which every part is decided. Data: JSON in, JSON out, equal and hashable by it.
 
     Loaded plugins are beside it, in the registry: `registry.plugin(record)`.
 
@@ -173,7 +173,7 @@ class ResolvedConfig:
     host_keys               keys that the host told `resolve` it acts on, as they were given
     drafter_problems        why the plugin's own drafter cannot be made, where the host told `resolve` that it may have
                             the method by itself
-    decisions               what was settled, in order, with reasons
+    decisions               what was decided, in order, with reasons
     parts                   the methods that this one is made of, resolved for the same target
     """
 

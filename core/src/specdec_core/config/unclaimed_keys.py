@@ -13,7 +13,7 @@ from specdec_core.config.foreign_keys import FOREIGN
 from specdec_core.config.key_table import KEYS
 from specdec_core.config.keys import Key, NoEffect, Option, Refused, is_one_of
 from specdec_core.config.options import keys_of, nearest
-from specdec_core.config.resolution import Settling
+from specdec_core.config.resolution import Resolution
 from specdec_core.config.speculative import COMMON_KEYS
 from specdec_core.errors import ConfigWarning, PluginWarning
 from specdec_core.registry.asking import ask
@@ -26,8 +26,8 @@ WORDS: Final[dict[Kind, str]] = {"proposer": "method", "verifier": "verifier"}
 ANYWAY: Final = "already the default"
 
 
-def settle_other_keys(
-    settling: Settling,
+def decide_other_keys(
+    resolution: Resolution,
     method: LoadedPlugin,
     verifier: LoadedPlugin | None,
     models: Iterable[type[BaseModel]],
@@ -36,53 +36,53 @@ def settle_other_keys(
     own = {key for model in models for key in keys_of(model)}
     host_keys: dict[str, Any] = {}
     foreign: dict[str, Any] = {}
-    for key, value in copy.deepcopy(settling.config.other_keys).items():
-        if key in settling.host_keys and value is not None:
+    for key, value in copy.deepcopy(resolution.config.other_keys).items():
+        if key in resolution.host_keys and value is not None:
             host_keys[key] = value
-            settling.decide(key, value, "given; the host acts on it")
+            resolution.decide(key, value, "given; the host acts on it")
         elif key not in own and key in FOREIGN:
-            _unknown(settling, key, own, method, verifier)
-        elif key not in own and not _settled_by_table(settling, key, value, KEYS.get(key)):
+            _unknown(resolution, key, own, method, verifier)
+        elif key not in own and not _decided_by_table(resolution, key, value, KEYS.get(key)):
             foreign[key] = value
-    owners = _owners(settling.registry) if foreign else {}
+    owners = _owners(resolution.registry) if foreign else {}
     for key in foreign:
         kind, owner = owners.get(key) or _usual_owner(KEYS.get(key))
         if owner:
             selected = f"the verifier {verifier.name}" if kind == "verifier" and verifier else method.name
-            settling.warn(f"{key} is an option of {owner}, not of {selected}: it is ignored", ConfigWarning)
-            settling.decide(key, None, f"ignored: an option of {owner}")
+            resolution.warn(f"{key} is an option of {owner}, not of {selected}: it is ignored", ConfigWarning)
+            resolution.decide(key, None, f"ignored: an option of {owner}")
         else:
-            _unknown(settling, key, own, method, verifier)
+            _unknown(resolution, key, own, method, verifier)
     return host_keys
 
 
-def _settled_by_table(settling: Settling, key: str, value: Any, known: Key | None) -> bool:
+def _decided_by_table(resolution: Resolution, key: str, value: Any, known: Key | None) -> bool:
     """Settle a key that needs no look at other plugins; False if it may be another plugin's, or is not known."""
     if known is None:
         return False
     if value is None:
-        settling.decide(key, None, "null: treated as unset")
+        resolution.decide(key, None, "null: treated as unset")
     elif isinstance(known, NoEffect):
-        _settle_without_effect(settling, key, value, known)
+        _ignore_without_effect(resolution, key, value, known)
     elif isinstance(known, Option | Refused) and is_one_of(value, known.harmless):
-        settling.decide(key, value, ANYWAY)
+        resolution.decide(key, value, ANYWAY)
     elif isinstance(known, Refused):
-        settling.problem(key, known.reason, known.step)
+        resolution.problem(key, known.reason, known.step)
     else:
         return False
     return True
 
 
-def _settle_without_effect(settling: Settling, key: str, value: Any, known: NoEffect) -> None:
+def _ignore_without_effect(resolution: Resolution, key: str, value: Any, known: NoEffect) -> None:
     if not known.values.fit(value):
-        settling.problem(key, f"expected {known.values.words.replace('`', '')}, got {value!r}")
+        resolution.problem(key, f"expected {known.values.words.replace('`', '')}, got {value!r}")
         return
-    given = settling.config.as_json()
+    given = resolution.config.as_json()
     against = [f"{other} {no!r}" for other, no in known.excludes.items() if is_one_of(given.get(other), (no,))]
     if value and against:
-        settling.problem(key, f"{value!r} cannot be combined with {' and '.join(against)}", f"leave {key} out")
+        resolution.problem(key, f"{value!r} cannot be combined with {' and '.join(against)}", f"leave {key} out")
     else:
-        settling.decide(key, value, f"no effect: {known.reason}")
+        resolution.decide(key, value, f"no effect: {known.reason}")
 
 
 def _usual_owner(known: Key | None) -> tuple[str, str]:
@@ -90,14 +90,16 @@ def _usual_owner(known: Key | None) -> tuple[str, str]:
     return (known.kind, known.of) if isinstance(known, Option) else ("", "")
 
 
-def _unknown(settling: Settling, key: str, own: set[str], method: LoadedPlugin, verifier: LoadedPlugin | None) -> None:
+def _unknown(
+    resolution: Resolution, key: str, own: set[str], method: LoadedPlugin, verifier: LoadedPlugin | None
+) -> None:
     if key in FOREIGN:
-        settling.problem(key, *FOREIGN[key].said())
+        resolution.problem(key, *FOREIGN[key].said())
         return
     close = nearest(key, (*COMMON_KEYS, *own))
     with_verifier = f" with the verifier {verifier.name}" if verifier else ""
     listed = f"{method.name}{with_verifier} takes {', '.join(sorted(own)) or 'no keys of its own'}"
-    settling.problem(key, "unknown key", f"did you mean {close}? {listed}" if close else listed)
+    resolution.problem(key, "unknown key", f"did you mean {close}? {listed}" if close else listed)
 
 
 def _owners(registry: Registry) -> dict[str, tuple[str, str]]:

@@ -137,7 +137,7 @@ class DraftBudget:
             self._forgets.finished([request_id])
 
     def depth(self, slot: Slot) -> int:
-        """Return how many drafts may stand one behind the other: all of a chain, the longest path of a tree."""
+        """Return how many drafts may stand in sequence: all of a chain, the longest path of a tree."""
         if self._end is None:
             return slot.room
         left = self._end - len(slot.request)

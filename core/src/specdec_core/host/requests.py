@@ -50,7 +50,7 @@ class Slot:
     request       the request; its `tokens` are all ids known so far
     run_len       positions that the target has run and kept
     newest_known  the newest id is sampled and not yet run: the request may get drafts (False inside a prompt)
-    room          the most drafts that may stand one behind the other before the text has to end: ids that the request
+    room          the most drafts that may stand in sequence before the text has to end: ids that the request
                   may still gain, less the one that the target adds to accepted drafts
     """
 

@@ -57,7 +57,7 @@ class Catalog:
     @classmethod
     def of(cls, records: Iterable[Record]) -> Catalog:
         """Hold these records, marking conflicts and dropping doubles; their order never matters."""
-        return cls(_settle(sorted(records, key=_order)))
+        return cls(_resolve_conflicts(sorted(records, key=_order)))
 
     def with_local(self, plugins: Mapping[str, Any] | None) -> Catalog:
         """Return a catalog that also knows unpackaged plugins: names to modules, objects or paths (`./mine.py`).
@@ -83,7 +83,7 @@ class Catalog:
         return name in names or bool(names & old)
 
     def find(self, kind: Kind, name: str) -> Record:
-        """Return the usable record of that kind and name; `distribution:name` settles a conflict.
+        """Return the usable record of that kind and name; `distribution:name` resolves a conflict.
 
         An old name leads to its new one, with one warning. Raises UnknownNameError (which lists what is installed),
         ConflictError, or the PluginError of the stage at which the record is known to fail.
@@ -93,7 +93,7 @@ class Catalog:
             return self._find_local(kind, bare)
         found = [r for r in self.records if (r.kind, r.name) == (kind, bare) and _offered_by(r, distribution)]
         if found:
-            return _choose(found, settled=bool(distribution))
+            return _choose(found, named=bool(distribution))
         new = self._new_name(bare, distribution)
         if new is None or new == bare:
             raise self._unknown(kind, name)
@@ -115,7 +115,7 @@ class Catalog:
 
     def _new_name(self, old: str, distribution: str) -> str | None:
         aliases = [r for r in self.records if (r.kind, r.name) == ("alias", old) and _offered_by(r, distribution)]
-        return _alias_target(_choose(aliases, settled=bool(distribution)).value) if aliases else None
+        return _alias_target(_choose(aliases, named=bool(distribution)).value) if aliases else None
 
     def _warn_once(self, message: str, category: type[Warning]) -> None:
         if message not in self._warned:
@@ -184,7 +184,7 @@ def _status(claim: Claim) -> tuple[Status, str]:
     return "ok", ""
 
 
-def _settle(records: Sequence[Record]) -> Iterator[Record]:
+def _resolve_conflicts(records: Sequence[Record]) -> Iterator[Record]:
     """Drop doubles and mark conflicts among records that are in order."""
     claims: dict[tuple[str, str], dict[str, Record]] = {}
     for record in records:
@@ -209,12 +209,12 @@ def _meaning(record: Record) -> str:
     return _alias_target(record.value) or record.value if record.kind == "alias" else record.value
 
 
-def _choose(found: Sequence[Record], *, settled: bool) -> Record:
+def _choose(found: Sequence[Record], *, named: bool) -> Record:
     """Return the one usable record among those of one name."""
     usable = [record for record in found if record.status in ("ok", "conflict")]
     if not usable:
         raise _refusal(found[0])
-    if len(usable) == 1 and (settled or usable[0].status == "ok"):
+    if len(usable) == 1 and (named or usable[0].status == "ok"):
         return replace(usable[0], status="ok", reason="")
     kind, name = usable[0].kind, usable[0].name
     both = " and ".join(f"{r.distribution} {r.version} ({r.value})" for r in usable)

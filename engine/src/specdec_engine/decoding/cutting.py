@@ -1,10 +1,10 @@
 """Cutting drafts before the target runs them, at ids that a request cannot emit; knows rules as functions of a path.
 
-A one-hot draft is a guess that says nothing about the target's draw, so an id that cannot be emitted is dropped. A
-soft draft was drawn from a law q, and the verifier corrects for that: if such an id were dropped because of its value,
-its place would be drawn from p and not from max(p - q, 0), and ids that the drafter likes would come too often. So it
-stays, the target's p is 0 there, and only what stands behind it is cut. The same holds for a point mass that has soft
-siblings: those may have been drawn without it.
+A one-hot draft is a guess that says nothing about the target's draw, so an id that cannot be emitted is dropped. A soft
+draft was drawn from a distribution q, and the verifier corrects for that: if such an id were dropped because of its
+value, its place would be drawn from p and not from max(p - q, 0), and ids that the drafter likes would come too often.
+So it stays, the target's p is 0 there, and only what stands behind it is cut. The same holds for a point mass that has
+soft siblings: those may have been drawn without it.
 """
 
 from __future__ import annotations

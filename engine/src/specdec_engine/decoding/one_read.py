@@ -44,5 +44,5 @@ def _read(parts: Sequence[Tensor], drawn: DrawRows, beside: Sequence[Tensor]) ->
     finite = [] if drawn.finite is None else [drawn.finite]
     found = read([*parts, *beside, *finite])
     if finite:
-        drawn.settle(found.pop())
+        drawn.read_finite(found.pop())
     return found[: len(parts)], found[len(parts) :]

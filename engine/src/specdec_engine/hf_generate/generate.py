@@ -60,9 +60,9 @@ def generate(
                                  prefill_chunk_size, strict, fused, disable_log_stats
 
     Returns [B, L + new] ids, padded as `generate` pads, or `GenerateDecoderOnlyOutput` with `sequences`. Greedy ids are
-    those of `generate`. Sampled ones follow the same law, with noise of their own whose key is drawn from torch's
-    global generator, so that `torch.manual_seed` fixes them. Raises RequestError, naming the argument, for what cannot
-    be honoured, and what `LLM` raises; nothing has run then.
+    those of `generate`. Sampled ones follow the same distribution, with noise of their own whose key is drawn from
+    torch's global generator, so that `torch.manual_seed` fixes them. Raises RequestError, naming the argument, for what
+    cannot be honoured, and what `LLM` raises; nothing has run then.
     """
     if generation_config is None:
         message = "specdec_engine.generate is called by transformers: model.generate(..., custom_generate=generate)"

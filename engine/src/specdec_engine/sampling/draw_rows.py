@@ -25,7 +25,7 @@ class DrawRows:
     counts     [n] rows of each
     positions  [R] int32 position of each row's own id; the id drawn there stands at the next one
     dead       rows that have no distribution, each with the reason; what was drawn there must not be emitted
-    finite     [R] bool whether the model gave a row a distribution, until `settle` has read it; None where all have one
+    finite     [R] bool whether the model gave a row a distribution, until `read_finite` has read it; None: all have one
     best       [R] int64 the id of the largest processed logit of each row, where that is known, else None
     """
 
@@ -67,7 +67,7 @@ class DrawRows:
         """Repeat one value an item for each of its rows, [R]."""
         return np.repeat(values, self.counts)
 
-    def settle(self, finite: BoolArray | None = None) -> None:
+    def read_finite(self, finite: BoolArray | None = None) -> None:
         """Add the rows that the model gave no distribution to `dead`; `finite` is what was read, None: read it."""
         if self.finite is None:
             return
@@ -83,7 +83,7 @@ class DrawRows:
         An item that reaches one ends with the id before it, as if no more drafts had been accepted. Where that is the
         item's first row, its request gets an `error`, and what the verdict says of it is without meaning.
         """
-        self.settle()
+        self.read_finite()
         for row in verdict.logits_row[verdict.emitted < 0].tolist():  # what a race without a candidate gives
             self.dead.setdefault(row, NO_ID)
         if not self.dead:

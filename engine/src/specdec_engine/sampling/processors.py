@@ -67,7 +67,7 @@ class Caller:
     def commit(self, ids: Sequence[int]) -> None:
         """Move on by emitted ids."""
 
-    def settle(self) -> None:
+    def rewind(self) -> None:
         """Go back behind the emitted ids."""
 
     def __call__(self, request: Request, path: IntArray, logits: Tensor) -> Any:
@@ -115,7 +115,7 @@ class StateCaller(Caller):
         for token in ids:
             self.processor.accept(token)
 
-    def settle(self) -> None:
+    def rewind(self) -> None:
         """Take all drafts back."""
         self._go([])
 
@@ -193,7 +193,7 @@ class Processors:
         self._broken: str | None = None
 
     def apply(self, item: ScheduledRows, logits: Tensor) -> dict[int, str]:
-        """Write to the wanted rows [item.wants, V] of an item; return by row why it has no law, where it has none.
+        """Write to the wanted rows [item.wants, V] of an item; return, by row, why it has no distribution.
 
         Rows are visited depth first, so that states have to be moved as little as possible.
         """
@@ -210,7 +210,7 @@ class Processors:
                     break
         for caller in self._callers:
             try:
-                caller.settle()
+                caller.rewind()
             except Exception as error:
                 failures[0] = _told(caller, error)
         return failures

@@ -155,7 +155,7 @@ def _finite(logits: Tensor, rows: DrawRows) -> Tensor | None:
     if finite.all():
         return None
     rows.finite = torch.from_numpy(finite)
-    rows.settle()
+    rows.read_finite()
     return torch.from_numpy(finite)
 
 

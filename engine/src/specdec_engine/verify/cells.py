@@ -33,12 +33,12 @@ def fit(counts: Sequence[Floats], probabilities: Sequence[Floats], noise: float)
     of a false alarm is at most that of the chi-square distribution. An id of probability 0 that was counted gives 0.
     """
     statistic, freedom, worst, furthest = 0.0, 0, "none", -1.0
-    for row, (got, law) in enumerate(zip(counts, probabilities, strict=True)):
-        if (got[law == 0] > 0).any():
+    for row, (got, distribution) in enumerate(zip(counts, probabilities, strict=True)):
+        if (got[distribution == 0] > 0).any():
             return Fit(float("inf"), 1, 0.0, f"row {row}: an id of probability 0 was emitted")
         if not got.sum():
             continue
-        cells, expected, names = _pooled(got, law / law.sum() * got.sum())
+        cells, expected, names = _pooled(got, distribution / distribution.sum() * got.sum())
         parts = (cells - expected) ** 2 / (expected + (noise * expected) ** 2)
         statistic += float(parts.sum())
         freedom += max(len(parts) - 1, 0)

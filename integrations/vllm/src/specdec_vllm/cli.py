@@ -15,7 +15,7 @@ from specdec_core.config.speculative import ResolvedConfig, SpeculativeConfig
 from specdec_core.errors import ConfigError
 from specdec_core.sources import TargetInfo
 from specdec_vllm.routes import Route, choose
-from specdec_vllm.settings import KEY, K, named, settle
+from specdec_vllm.settings import KEY, K, configure, named
 
 HELP: Final = "Show how vLLM would run a speculative configuration: by a method of its own, or by a drafter of ours."
 
@@ -40,14 +40,14 @@ def route(
     """Print the route, the keys that vLLM gets, and the reason."""
     target = TargetInfo.from_folder(model, max_model_len)
     given = unwrapped(SpeculativeConfig.parse(speculative_config).as_json())
-    settled = settle(given, target)
-    found = choose(settled, target)
-    keys = for_vllm(found, settled.resolved, given)
+    configured = configure(given, target)
+    found = choose(configured, target)
+    keys = for_vllm(found, configured.resolved, given)
     if as_json:
-        data = {"method": settled.resolved.method, "route": found.name, "reason": found.reason, "keys": keys}
+        data = {"method": configured.resolved.method, "route": found.name, "reason": found.reason, "keys": keys}
         emit(json.dumps(data, indent=1))
     else:
-        _print(settled.resolved.method, found, keys)
+        _print(configured.resolved.method, found, keys)
 
 
 def for_vllm(found: Route, resolved: ResolvedConfig, given: Mapping[str, Any]) -> dict[str, Any]:

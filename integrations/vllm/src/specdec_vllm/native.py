@@ -1,4 +1,4 @@
-"""From a settled configuration to one of vLLM's own methods; asks the plugin, knows no method, imports no vLLM."""
+"""From a configured configuration to one of vLLM's own methods; asks the plugin, knows no method, imports no vLLM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specdec_core.context import MethodContext
 from specdec_core.errors import CheckStageError
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import Problem, TargetInfo
-from specdec_vllm.settings import DRAFTER_KV_TOKENS, K, Settled
+from specdec_vllm.settings import DRAFTER_KV_TOKENS, Configured, K
 
 HOOK: Final = "specdec_vllm_config"
 # Common keys that vLLM has under the same names; left out where the user left them out.
@@ -32,15 +32,15 @@ OURS: Final = {
 }
 
 
-def translated(settled: Settled, target: TargetInfo) -> Mapping[str, Any] | str:
+def translated(configured: Configured, target: TargetInfo) -> Mapping[str, Any] | str:
     """Return the keys of vLLM's own configuration, or why there are none. Raises PluginError of a plugin that fails."""
-    resolved = settled.resolved
+    resolved = configured.resolved
     for key, why in OURS.items():
         if getattr(resolved.config, key):
             return f"{key} was given, and {why}"
     if DRAFTER_KV_TOKENS in resolved.host_keys:
         return f"{DRAFTER_KV_TOKENS} was given, and methods of vLLM keep their rows in vLLM's own cache"
-    answer = ask(settled.registry, resolved, target)
+    answer = ask(configured.registry, resolved, target)
     if answer is None:
         return f"{resolved.record.distribution} names no method of vLLM that does the same"
     if isinstance(answer, Problem):

@@ -23,7 +23,7 @@ from specdec_core.protocols import Proposer as MethodProposer
 from specdec_vllm.bridge import call
 from specdec_vllm.figures import Figures, Scheduled
 from specdec_vllm.log import FAILURES, logger
-from specdec_vllm.settings import Settled, needs_states, settle, target_info, wanted
+from specdec_vllm.settings import Configured, configure, needs_states, target_info, wanted
 from specdec_vllm.target import TokenTarget
 from specdec_vllm.views import ByContent, ByName, Names, Requests, SeenRequest, sampled_rows
 
@@ -41,8 +41,8 @@ class Proposer:
         """Settle the configuration; raises ConfigError or PluginError for one that cannot be used."""
         self._vllm_config: Final = vllm_config
         self._target: Final = target_info(vllm_config.model_config, vllm_config.parallel_config)
-        self._settled: Final = self._settle()
-        resolved = self._settled.resolved
+        self._configured: Final = self._configure()
+        resolved = self._configured.resolved
         self.containment: Final = Containment(resolved.method, off_after=FAILURES, logger=logger)
         self._requests: Requests = ByContent(vllm_config.scheduler_config.max_num_seqs)
         self._drafting: ProposerRunner | None = None
@@ -53,13 +53,13 @@ class Proposer:
         """Build the method's proposer; vLLM calls this when the target is there. Raises MakeStageError."""
         if self._drafting is not None:
             return
-        resolved, registry = self._settled.resolved, self._settled.registry
+        resolved, registry = self._configured.resolved, self._configured.registry
         made = make_proposer(resolved, TokenTarget(self._target, self._vllm_config), registry)
         self._run(made)
 
     def _run(self, made: MethodProposer, max_rows: int | None = None) -> None:
         """Draft with a method's proposer from here on; `max_rows` is what its own cache holds."""
-        resolved, registry = self._settled.resolved, self._settled.registry
+        resolved, registry = self._configured.resolved, self._configured.registry
         controller = make_controller(resolved, registry)
         if controller is not None:
             controller = ContainedController(controller, resolved.controller or "", logger=logger)
@@ -162,18 +162,18 @@ class Proposer:
             if self._drafting is not None:
                 self._drafting.finish(request, "failed")
 
-    def _settle(self) -> Settled:
-        settled = settle(wanted(self._vllm_config), self._target)
-        if needs_states(settled.resolved):
-            what = "hidden states" if settled.resolved.traits.rows != "none" else "answers at verified rows"
+    def _configure(self) -> Configured:
+        configured = configure(wanted(self._vllm_config), self._target)
+        if needs_states(configured.resolved):
+            what = "hidden states" if configured.resolved.traits.rows != "none" else "answers at verified rows"
             message = (
-                f"{settled.resolved.method} reads the target's {what}, which vLLM does not give to "
+                f"{configured.resolved.method} reads the target's {what}, which vLLM does not give to "
                 'custom_class; leave SPECDEC_VLLM unset and say {"method": "specdec", "model": '
-                f'"{settled.resolved.method}", "specdec": {{...}}}} as --speculative-config'
+                f'"{configured.resolved.method}", "specdec": {{...}}}} as --speculative-config'
             )
             raise ConfigError(message)
-        check_shown(settled)
-        return settled
+        check_shown(configured)
+        return configured
 
     def _welcome(self, request: SeenRequest) -> None:
         """Read what a new request asks of speculation; what cannot be honoured is logged, and it goes without drafts.
@@ -182,7 +182,7 @@ class Proposer:
         """
         raw = (getattr(request.sampling_params, "extra_args", None) or {}).get(asked.KEY)
         try:
-            own = asked.read(raw, self._settled.resolved, self._settled.registry)
+            own = asked.read(raw, self._configured.resolved, self._configured.registry)
             request.max_draft, request.extra = own.max_draft, own.options
         except Exception as error:
             request.max_draft = 0
@@ -200,9 +200,9 @@ def chains_of(draft: Draft) -> list[list[int]]:
     return [row.tolist() for row in np.split(draft.tokens, ends[:-1])] if len(ends) else []
 
 
-def check_shown(settled: Settled) -> None:
+def check_shown(configured: Configured) -> None:
     """Raise ConfigError for `cut_by_cost`, and for controllers and observers of what vLLM does not show."""
-    resolved = settled.resolved
+    resolved = configured.resolved
     if resolved.config.cut_by_cost:
         message = (
             "'cut_by_cost': true cannot be honoured here: only the reference engine times its steps for it; leave it "

@@ -10,7 +10,7 @@ from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import ConfigError
 from specdec_core.sources import TargetInfo
 from specdec_vllm.native import translated
-from specdec_vllm.settings import ROUTE, Settled, needs_states
+from specdec_vllm.settings import ROUTE, Configured, needs_states
 
 CUSTOM: Final = "custom_class"
 FROM_IDS: Final = "specdec_vllm.Proposer"
@@ -33,38 +33,38 @@ class Route:
     reason: str
 
 
-def choose(settled: Settled, target: TargetInfo, trial: Trial | None = None) -> Route:
+def choose(configured: Configured, target: TargetInfo, trial: Trial | None = None) -> Route:
     """Return the route. Raises ConfigError if there is none, or not the one that the user wants, or a PluginError.
 
     `trial` is asked whether vLLM takes the keys of its own method; without it the keys are taken to be right.
     """
-    wish = settled.resolved.host_keys.get(ROUTE, "auto")
+    wish = configured.resolved.host_keys.get(ROUTE, "auto")
     if wish == "bridge":
-        return _ours(settled, "route is 'bridge'")
-    keys = translated(settled, target)
+        return _ours(configured, "route is 'bridge'")
+    keys = translated(configured, target)
     refused = keys if isinstance(keys, str) else None if trial is None else trial(keys)
     if refused is None and not isinstance(keys, str):
-        because = "route is 'native'" if wish == "native" else f"vLLM runs {settled.resolved.method} by itself"
-        return Route("native", keys, because + _shorter(settled, target))
+        because = "route is 'native'" if wish == "native" else f"vLLM runs {configured.resolved.method} by itself"
+        return Route("native", keys, because + _shorter(configured, target))
     if wish == "native":
         message = (
-            f"route is 'native', and vLLM cannot run {settled.resolved.method} by itself: {refused}; leave route out"
+            f"route is 'native', and vLLM cannot run {configured.resolved.method} by itself: {refused}; leave route out"
         )
         raise ConfigError(message)
-    return _ours(settled, f"not native: {refused}")
+    return _ours(configured, f"not native: {refused}")
 
 
-def _shorter(settled: Settled, target: TargetInfo) -> str:
+def _shorter(configured: Configured, target: TargetInfo) -> str:
     """Return what to know of vLLM's own method where the draft's config.json names a shorter context."""
-    draft, traits = settled.resolved.draft, settled.resolved.traits
+    draft, traits = configured.resolved.draft, configured.resolved.traits
     end = None if draft is None or traits.weights != "own" else draft.max_model_len
     if end is None or end >= target.max_model_len:
         return ""
     return f" (it drafts for nobody while any request is near position {end}, where the draft's config.json ends)"
 
 
-def _ours(settled: Settled, reason: str) -> Route:
-    resolved = settled.resolved
+def _ours(configured: Configured, reason: str) -> Route:
+    resolved = configured.resolved
     if resolved.drafter_problems:
         message = f"specdec has no drafter for this: {'; '.join(map(str, resolved.drafter_problems))} ({reason})"
         raise ConfigError(message)
@@ -81,6 +81,6 @@ def _why_bridge(resolved: ResolvedConfig) -> str:
     """Return what of a method needs more than the ids that vLLM gives to any drafter, empty if nothing does."""
     if needs_states(resolved):
         return "it reads the target's states" if resolved.traits.rows != "none" else "it reads the target's answers"
-    if resolved.traits.law == "soft":
-        return "its drafts are drawn, and vLLM is told their laws"
+    if resolved.traits.draft_distribution == "soft":
+        return "its drafts are drawn, and vLLM is told their distributions"
     return "it keeps a bounded cache of its own" if resolved.traits.weights != "none" else ""

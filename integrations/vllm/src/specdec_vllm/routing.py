@@ -9,7 +9,7 @@ from specdec_core.errors import ConfigError
 from specdec_vllm.bridge import call, refusals
 from specdec_vllm.log import logger
 from specdec_vllm.routes import CUSTOM, FROM_IDS, Route, Trial, choose
-from specdec_vllm.settings import HOST_KEYS, Settled, settle, target_info, with_k
+from specdec_vllm.settings import HOST_KEYS, Configured, configure, target_info, with_k
 
 __all__ = ["CUSTOM", "PROPOSER", "rewrite"]
 
@@ -25,16 +25,16 @@ def rewrite(speculative: Any, given: Mapping[str, Any], trial: Trial | None = No
     """
     parallel = speculative.target_parallel_config
     target = target_info(speculative.target_model_config, parallel)
-    settled = settle(with_k(given, speculative.num_speculative_tokens), target)
-    route = choose(settled, target, trial)
-    logger.info("%s takes the route %r: %s", settled.resolved.method, route.name, route.reason)
+    configured = configure(with_k(given, speculative.num_speculative_tokens), target)
+    route = choose(configured, target, trial)
+    logger.info("%s takes the route %r: %s", configured.resolved.method, route.name, route.reason)
     if route.name == "bridge":
-        _check_bridge(settled, parallel)
+        _check_bridge(configured, parallel)
     _write(speculative, route)
     if route.name == "native":
         speculative.specdec = None
     else:
-        speculative.specdec = {**given, "method": settled.resolved.method}
+        speculative.specdec = {**given, "method": configured.resolved.method}
 
 
 def _write(speculative: Any, route: Route) -> None:
@@ -43,9 +43,9 @@ def _write(speculative: Any, route: Route) -> None:
         setattr(speculative, key, value)
 
 
-def _check_bridge(settled: Settled, parallel: Any) -> None:
-    method = settled.resolved.method
-    problems = list(refusals.of_parallel(settled.resolved.traits, parallel))
+def _check_bridge(configured: Configured, parallel: Any) -> None:
+    method = configured.resolved.method
+    problems = list(refusals.of_parallel(configured.resolved.traits, parallel))
     if not call.is_installed():
         problems.append("this vLLM is not the one that specdec knows, see the warnings above: use vLLM 0.32")
     if problems:

@@ -1,4 +1,4 @@
-"""From vLLM's configuration to a settled one of ours: what is asked for, of which target; builds no proposer."""
+"""From vLLM's configuration to a configured one of ours: what is asked for, of which target; builds no proposer."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ EXAMPLE: Final = '{"specdec": {"method": "..."}}'
 
 
 @dataclass(frozen=True)
-class Settled:
-    """A settled configuration, and the registry that its plugins were loaded into."""
+class Configured:
+    """A configured configuration, and the registry that its plugins were loaded into."""
 
     registry: Registry
     resolved: ResolvedConfig
@@ -89,7 +89,7 @@ def with_k(config: Mapping[str, Any], k: int | None) -> dict[str, Any]:
     return {**config} if k is None else {**config, K: k}
 
 
-def settle(config: Mapping[str, Any], target: TargetInfo) -> Settled:
+def configure(config: Mapping[str, Any], target: TargetInfo) -> Configured:
     """Resolve a configuration for a target; raises ConfigError listing what is wrong, or a plugin's PluginError."""
     rule = config.get("rejection_sample_method")
     if rule not in (None, verification.RULE, verification.NAME):
@@ -112,7 +112,7 @@ def settle(config: Mapping[str, Any], target: TargetInfo) -> Settled:
             "runs a target as a whole: use another method"
         )
         raise ConfigError(message)
-    return Settled(registry, resolved)
+    return Configured(registry, resolved)
 
 
 def _check_host_keys(resolved: ResolvedConfig) -> None:

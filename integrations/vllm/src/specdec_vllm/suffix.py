@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from specdec_vllm import patching
 from specdec_vllm.proposer import Proposer, names_of
-from specdec_vllm.settings import Settled, settle
+from specdec_vllm.settings import Configured, configure
 from specdec_vllm.views import ByName, Names
 
 CONFIG: Final = "vllm.config.speculative"
@@ -26,11 +26,11 @@ OPTIONS: Final = (
 class SuffixProposer(Proposer):
     """Stands where vLLM puts its `SuffixDecodingProposer`."""
 
-    def _settle(self) -> Settled:
+    def _configure(self) -> Configured:
         speculative = self._vllm_config.speculative_config
         options = {key: getattr(speculative, key) for key in OPTIONS}
         config = {"method": METHOD, "num_speculative_tokens": speculative.num_speculative_tokens, **options}
-        return settle(config, self._target)
+        return configure(config, self._target)
 
     def propose(  # type: ignore[override]  # vLLM calls this class with other arguments
         self,

@@ -20,7 +20,7 @@ class TokenTarget:
     """A `TargetHandle` without weights and states."""
 
     def __init__(self, info: TargetInfo, vllm_config: Any) -> None:
-        """Take what vLLM settled; `max_num_seqs` requests of full length are the most that can run."""
+        """Take what vLLM configured; `max_num_seqs` requests of full length are the most that can run."""
         import torch
 
         self.info: Final = info

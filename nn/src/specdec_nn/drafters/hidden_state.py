@@ -81,7 +81,7 @@ Head = TypeVar("Head", bound=RowHead)
 Plan = Callable[[Round, FeatureHead, DraftCache], Draft]
 
 
-class FeatureDrafter(Generic[Head]):
+class HiddenStateDrafter(Generic[Head]):
     """A proposer for heads over hidden states; requires `traits.rows == "all"`."""
 
     def __init__(self, head: Head, cache: DraftCache, plan: Callable[[Round, Head, DraftCache], Draft]) -> None:

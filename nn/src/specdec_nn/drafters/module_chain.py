@@ -1,4 +1,4 @@
-"""Drafting by several modules one behind the other, each with keys and values of its own; it knows no network.
+"""Drafting by several modules in sequence, each with keys and values of its own; it knows no network.
 
 Module s reads at row i the token of position i + 1 + s, and what module s - 1 made of row i, for the first the target's
 state; its output predicts the token of position i + 2 + s (arXiv 2412.19437, section 2.2). A row is final once its

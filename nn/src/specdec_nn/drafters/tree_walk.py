@@ -48,7 +48,7 @@ def walk(tree: TokenTree, drafts: Round, picks: Picks, logits: LevelLogits) -> D
     Drawn children of a node come from one distribution without replacement, in the order of their ranks.
     """
     size = min(len(tree), int(drafts.limits.max()))
-    columns: list[tuple[Tensor, Any]] = []  # ids and rows of laws of the nodes in their order, level by level
+    columns: list[tuple[Tensor, Any]] = []  # ids and rows of distributions of the nodes in their order, level by level
     level = Level(0, (-1,), [0], newest_ids(drafts)[:, None])
     while level.nodes:
         width = max(len(tree.children[node]) for node in level.nodes)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Laws:
+class Distributions:
     """The distributions of one step's drafts. With one part that draws they stay as they are."""
 
     def __init__(self, vocab_size: int) -> None:

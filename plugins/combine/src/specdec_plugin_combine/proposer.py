@@ -19,7 +19,7 @@ from specdec_core.host.verified import by_request
 from specdec_core.protocols import Proposer, Remembers
 from specdec_core.traits import MethodTraits
 from specdec_plugin_combine import rules
-from specdec_plugin_combine.drawn import Laws
+from specdec_plugin_combine.drawn import Distributions
 from specdec_plugin_combine.estimate import Estimate, depth_reached
 from specdec_plugin_combine.requests import Followed, PartRequest, PartView
 from specdec_plugin_combine.rules import EMPTY, PartRow
@@ -88,7 +88,9 @@ class CombineProposer:
         self._parts = list(parts)
         self._rule = rule
         self._traits = traits
-        self._laws = Laws(vocab_size) if traits.law == "soft" and draws_stay(rule) else None
+        self._distributions = (
+            Distributions(vocab_size) if traits.draft_distribution == "soft" and draws_stay(rule) else None
+        )
         self._requests: dict[str, Followed] = {}
         self._arrivals = 0
         self._make_merger = make_merger
@@ -171,15 +173,17 @@ class CombineProposer:
     def _rows(self, batch: BatchView, followed: Sequence[Followed], limits: Sequence[int]) -> list[list[PartRow]]:
         """Ask the parts in order; return for each batch row what each part drafted."""
         found: list[list[PartRow]] = [[] for _ in followed]
-        if self._laws is not None:
-            self._laws.begin()
+        if self._distributions is not None:
+            self._distributions.begin()
         for index in range(len(self._parts)):
             rooms = [
                 limit if self._is_asked(index, one, before) else 0
                 for one, before, limit in zip(followed, found, limits, strict=True)
             ]
             draft = self._ask(index, batch, followed, rooms)
-            offset = None if self._laws is None or draft.q is None else self._laws.add(draft.q, draft.d2t)
+            offset = (
+                None if self._distributions is None or draft.q is None else self._distributions.add(draft.q, draft.d2t)
+            )
             for own_rows, row in zip(found, _split(draft, index, offset), strict=True):
                 own_rows.append(row)
         return found
@@ -304,7 +308,7 @@ class CombineProposer:
         if all(row.confidence is not None or not len(row) for row in rows):
             known = [value for row in rows for value in row.confidence or ()]
             confidence = np.asarray(known, np.float32)
-        drawn = None if self._laws is None else self._laws.q()
+        drawn = None if self._distributions is None else self._distributions.q()
         if drawn is None:
             return Draft(lengths, tokens, parents, confidence=confidence, part=part)
         q_row = [at for row in rows for at in (row.q_row or [-1] * len(row))]

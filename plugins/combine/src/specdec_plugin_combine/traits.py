@@ -23,7 +23,7 @@ def draws_stay(rule: str) -> bool:
 def traits_of(ctx: MethodContext[CombineOptions]) -> MethodTraits:
     """Return the traits: what any part needs, and what the rule makes of their drafts."""
     parts = [part.traits for part in ctx.parts]
-    soft = any(traits.law == "soft" for traits in parts)
+    soft = any(traits.draft_distribution == "soft" for traits in parts)
     trees = ctx.options.rule == "merge" or any(traits.shape == "tree" for traits in parts)
     rows = {traits.rows for traits in parts}
     lengths = [traits.max_tokens for traits in parts]
@@ -33,7 +33,7 @@ def traits_of(ctx: MethodContext[CombineOptions]) -> MethodTraits:
         rows="all" if "all" in rows else "last" if "last" in rows else "none",
         hidden=any(traits.hidden for traits in parts),
         aux_layers=tuple(sorted({layer for traits in parts for layer in traits.aux_layers})),
-        law="soft" if soft and (draws_stay(ctx.options.rule) or _shares(parts)) else "deterministic",
+        draft_distribution="soft" if soft and (draws_stay(ctx.options.rule) or _shares(parts)) else "deterministic",
         shares_noise=_shares(parts),
         remembers=any(traits.remembers for traits in parts),
         max_tokens=max((n for n in lengths if n is not None), default=None) if bounded else None,

@@ -19,7 +19,7 @@ from specdec_nn.checkpoints.head_weights import HeadWeights
 from specdec_nn.checkpoints.vocabulary import warn_of_other_vocabulary
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.head_parts import Vocabulary, aux_states, final_states
-from specdec_nn.drafters.hidden_state import FeatureDrafter, Plan
+from specdec_nn.drafters.hidden_state import HiddenStateDrafter, Plan
 from specdec_nn.layers.block import Block, BlockConfig, RMSNorm
 from specdec_nn.layers.pairs import neighbours_to_halves, reordered
 from specdec_nn.layers.rotary import Rotary
@@ -35,7 +35,7 @@ from specdec_plugin_dflash.plans import BlockPlan, MarkovPlan, Shape, WalkPlan
 logger = logging.getLogger("specdec_plugin_dflash")
 
 
-def make(ctx: MethodContext[DFlashOptions], build: ProposerBuild) -> FeatureDrafter[BlockHead]:
+def make(ctx: MethodContext[DFlashOptions], build: ProposerBuild) -> HiddenStateDrafter[BlockHead]:
     """Build the proposer. Raises ConfigError for maps and tables that contradict each other."""
     options, draft, target, kernels = ctx.options, ctx.checkpoint, build.target, build.kernels
     k = build.num_speculative_tokens
@@ -46,7 +46,7 @@ def make(ctx: MethodContext[DFlashOptions], build: ProposerBuild) -> FeatureDraf
     parts = Parts(layout, HeadWeights(reader, target, kernels), target, kernels, k)
     head = parts.head(options)
     plan = _plan(parts, head, DraftSampler.of(build), options, k)
-    return FeatureDrafter(head, DraftCache.of(target, layout.rows(k)), plan)
+    return HiddenStateDrafter(head, DraftCache.of(target, layout.rows(k)), plan)
 
 
 def _warn_of_long_blocks(layout: Layout, k: int) -> None:

@@ -134,7 +134,8 @@ class MarkovPlan(BlockPlan):
     def _with_confidence(self, draft: Draft, of_depths: list[tuple[Indices, Tensor]]) -> Draft:
         """Attach what is known of each draft, and end chains at the threshold.
 
-        A place's confidence depends on the drafts before it alone, so where a drawn chain ends, its laws stay right.
+        A place's confidence depends on the drafts before it alone, so where a drawn chain ends, its distributions stay
+        right.
         """
         confidence = np.full((len(draft.lengths or ()), len(of_depths)), np.nan, np.float32)
         for depth, ((active, _), values) in enumerate(zip(of_depths, read([v for _, v in of_depths]), strict=True)):

@@ -24,7 +24,7 @@ def traits_of(ctx: MethodContext[DFlashOptions]) -> MethodTraits:
         rows="all",
         hidden=layout is None or not layout.aux,
         aux_layers=() if layout is None else layout.aux,
-        law="soft" if ctx.samples_drafts else "deterministic",
+        draft_distribution="soft" if ctx.samples_drafts else "deterministic",
         shares_noise=ctx.shares_noise,
         weights="own",
         vocabulary="subset" if layout is not None and "d2t" in layout.shapes else "target",

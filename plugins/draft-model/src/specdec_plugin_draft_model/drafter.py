@@ -123,8 +123,8 @@ class DraftModel:
     def _pick(self, picks: Picks, logits: Tensor, active: Indices, depth: int) -> tuple[Tensor, npt.NDArray[np.bool_]]:
         """Return drafted target ids [a], and which chains may go on behind them.
 
-        An unsure id is drafted all the same: left out, it would be as if unlikely ids were never drawn, and the law
-        that is reported would not be the one of those that are.
+        An unsure id is drafted all the same: left out, it would be as if unlikely ids were never drawn, and the
+        distribution that is reported would not be the one of those that are.
         """
         narrowed = self._vocabulary.narrow(logits)
         tokens = picks.pick(narrowed, active, depth)

@@ -37,7 +37,7 @@ def traits_of(ctx: MethodContext[DraftModelOptions]) -> MethodTraits:
     text_level = is_text_level(options)
     return MethodTraits(
         rows="none",
-        law="soft" if ctx.samples_drafts else "deterministic",
+        draft_distribution="soft" if ctx.samples_drafts else "deterministic",
         shares_noise=ctx.shares_noise,
         weights="own",
         vocabulary="subset" if options.use_heterogeneous_vocab else "target",

@@ -18,7 +18,7 @@ from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.checkpoints.head_weights import HeadWeights
 from specdec_nn.checkpoints.vocabulary import warn_of_other_vocabulary
 from specdec_nn.drafters.head_parts import Vocabulary, aux_states, final_states
-from specdec_nn.drafters.hidden_state import FeatureDrafter, FeatureHead
+from specdec_nn.drafters.hidden_state import FeatureHead, HiddenStateDrafter
 from specdec_nn.layers.block import Block, BlockConfig, RMSNorm
 from specdec_nn.layers.pairs import neighbours_to_halves, reordered
 from specdec_nn.layers.rotary import Rotary
@@ -31,7 +31,7 @@ from specdec_plugin_eagle.required import EAGLE_1
 logger = logging.getLogger("specdec_plugin_eagle")
 
 
-def make(ctx: MethodContext[EagleOptions], build: ProposerBuild) -> FeatureDrafter[FeatureHead]:
+def make(ctx: MethodContext[EagleOptions], build: ProposerBuild) -> HiddenStateDrafter[FeatureHead]:
     """Build the proposer. Raises ConfigError for maps and tables that contradict each other."""
     options, draft, target, kernels = ctx.options, ctx.checkpoint, build.target, build.kernels
     k = build.num_speculative_tokens
@@ -41,7 +41,7 @@ def make(ctx: MethodContext[EagleOptions], build: ProposerBuild) -> FeatureDraft
     parts = Parts(layout, HeadWeights(reader, target, kernels), options, target, kernels, k)
     head = parts.eagle_1() if ctx.method == EAGLE_1 else parts.eagle_3()
     plan = make_plan(options, build, parts.mask(head))
-    return FeatureDrafter(head, DraftCache.of(target, round_rows(options, k)), plan)
+    return HiddenStateDrafter(head, DraftCache.of(target, round_rows(options, k)), plan)
 
 
 class Parts:

@@ -21,7 +21,8 @@ DraftRows = Callable[[Tensor, Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor
 class StaticTreePlan:
     """Goes through the tree level by level; only nodes with children are run through the head.
 
-    With drawn drafts the children of a node are drawn without replacement from one law, in the order of their ranks.
+    With drawn drafts the children of a node are drawn without replacement from one distribution, in the order of their
+    ranks.
     """
 
     def __init__(self, tree: TokenTree, sampler: DraftSampler, draft_rows: DraftRows) -> None:

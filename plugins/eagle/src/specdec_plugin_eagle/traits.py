@@ -26,7 +26,7 @@ def traits_of(ctx: MethodContext[EagleOptions]) -> MethodTraits:
         rows="all",
         hidden=layout is None or not layout.aux,
         aux_layers=() if layout is None else layout.aux,
-        law="soft" if drawn else "deterministic",
+        draft_distribution="soft" if drawn else "deterministic",
         shares_noise=drawn and ctx.shares_noise,
         weights="own",
         vocabulary="subset" if layout is not None and layout.has("d2t") else "target",

@@ -18,7 +18,7 @@ K: Final = 4
 def traits_of(ctx: MethodContext[EarlyExitOptions]) -> MethodTraits:
     """Return the traits."""
     return MethodTraits(
-        law="soft" if ctx.samples_drafts else "deterministic",
+        draft_distribution="soft" if ctx.samples_drafts else "deterministic",
         shares_noise=ctx.shares_noise,
         weights="target",
         when_off="catch_up",

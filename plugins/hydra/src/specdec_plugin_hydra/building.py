@@ -13,7 +13,7 @@ from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.checkpoints.head_weights import HeadWeights
 from specdec_nn.drafters.draft_sampler import DraftSampler
 from specdec_nn.drafters.head_parts import aux_states, final_states
-from specdec_nn.drafters.hidden_state import FeatureDrafter
+from specdec_nn.drafters.hidden_state import HiddenStateDrafter
 from specdec_nn.drafters.sequences import SequencePlan, SequenceTreePlan
 from specdec_nn.drafters.stateless_heads import LastRowDrafter
 from specdec_nn.layers.block import Block, BlockConfig, Linear
@@ -51,7 +51,7 @@ def make(ctx: MethodContext[HydraOptions], build: ProposerBuild) -> Proposer:
     norms = (weights.norm("layers.0.input_layernorm.weight", config.eps), weights.norm(NORM, config.eps))
     block = Block(weights.layer(0), config, rotary, build.kernels, target.device, 0)
     prefix = PrefixLayer(states, block, norms, rotary)
-    return FeatureDrafter(prefix, DraftCache.of(target, 0), lambda drafts, head, cache: plan(drafts))
+    return HiddenStateDrafter(prefix, DraftCache.of(target, 0), lambda drafts, head, cache: plan(drafts))
 
 
 def _is_needed(name: str, count: int) -> bool:

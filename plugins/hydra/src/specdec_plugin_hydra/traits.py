@@ -23,7 +23,7 @@ def traits_of(ctx: MethodContext[HydraOptions]) -> MethodTraits:
         rows="all" if layout is not None and layout.prefix else "last",
         hidden=not aux,
         aux_layers=aux,
-        law="soft" if ctx.samples_drafts else "deterministic",
+        draft_distribution="soft" if ctx.samples_drafts else "deterministic",
         shares_noise=ctx.shares_noise,
         weights="own",
         vocabulary="subset" if layout is not None and layout.rows < ctx.target.vocab_size else "target",

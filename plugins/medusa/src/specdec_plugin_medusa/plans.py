@@ -35,7 +35,7 @@ class HeadChainPlan:
 class HeadTreePlan:
     """Drafts a static tree: nodes of one depth and rank have the same id, whatever stands above them.
 
-    Drawn ids of a depth come from one law without replacement, in the order of their ranks.
+    Drawn ids of a depth come from one distribution without replacement, in the order of their ranks.
     """
 
     def __init__(self, tree: TokenTree, heads: Sequence[MedusaHead], sampler: DraftSampler, d2t: Tensor | None) -> None:
@@ -52,7 +52,7 @@ class HeadTreePlan:
         columns = []
         for depth in range(1 + int(self._depth[:size].max())):
             ranks = self._rank[:size][self._depth[:size] == depth]
-            ids, laws = picks.children(self._heads[depth](drafts.states), 1, 1 + int(ranks.max()), depth)
-            columns.append((columns_of(ids[:, 0], ranks), columns_of(laws[:, 0], ranks)))
+            ids, distributions = picks.children(self._heads[depth](drafts.states), 1, 1 + int(ranks.max()), depth)
+            columns.append((columns_of(ids[:, 0], ranks), columns_of(distributions[:, 0], ranks)))
         tokens, q_row = (side_by_side(part) for part in zip(*columns, strict=True))
         return picks.tree(np.minimum(drafts.limits, size), tokens, self._parents[:size], q_row)

@@ -24,7 +24,7 @@ def traits_of(ctx: MethodContext[MedusaOptions]) -> MethodTraits:
         shape="tree" if branches else "chain",
         rows="last",
         hidden=True,
-        law="soft" if ctx.samples_drafts else "deterministic",
+        draft_distribution="soft" if ctx.samples_drafts else "deterministic",
         shares_noise=ctx.shares_noise,
         weights="own",
         vocabulary="subset" if subset else "target",

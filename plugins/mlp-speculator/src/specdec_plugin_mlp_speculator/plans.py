@@ -37,8 +37,8 @@ class CandidatesPlan:
         made: list[Tensor] = []  # of each depth: the ids of all sequences, [A, sequences]
         for depth, width in enumerate(widths):
             states = self._network.step(depth, states, tokens)
-            law = torch.log_softmax(self._network.logits(depth, states).float(), dim=-1)
-            likely, ids = largest(law, width)
+            distribution = torch.log_softmax(self._network.logits(depth, states).float(), dim=-1)
+            likely, ids = largest(distribution, width)
             scores, tokens = (scores[:, None] + likely).flatten(), ids.flatten()
             states = states.repeat_interleave(width, dim=0)
             made.append(tokens.view(requests, -1))

@@ -21,7 +21,7 @@ from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.checkpoints.vocabulary import largest_difference
 from specdec_nn.checkpoints.weights import read_tensors
 from specdec_nn.drafters.draft_sampler import DraftSampler
-from specdec_nn.drafters.hidden_state import ChainPlan, FeatureDrafter
+from specdec_nn.drafters.hidden_state import ChainPlan, HiddenStateDrafter
 from specdec_nn.drafters.module_chain import ModuleDrafter
 from specdec_nn.layers.block import Linear, RMSNorm
 from specdec_nn.layers.pairs import halves_to_neighbours, reordered
@@ -51,7 +51,7 @@ def make(ctx: MethodContext[MtpOptions], build: ProposerBuild) -> Proposer:
     round_rows = k if running == 1 else ModuleDrafter.round_rows(running, k)
     caches = [DraftCache.of(target, round_rows) for _ in heads]
     if running == 1:
-        return FeatureDrafter(heads[0], caches[0], ChainPlan(sampler))
+        return HiddenStateDrafter(heads[0], caches[0], ChainPlan(sampler))
     return ModuleDrafter(heads, caches, sampler)
 
 

@@ -41,7 +41,7 @@ def traits_of(ctx: MethodContext[MtpOptions]) -> MethodTraits:
         rows="all",
         hidden=not residual,
         aux_layers=(ctx.target.num_layers,) if residual else (),
-        law="soft" if ctx.samples_drafts else "deterministic",
+        draft_distribution="soft" if ctx.samples_drafts else "deterministic",
         shares_noise=ctx.shares_noise,
         weights="target",
         n_predict=reading.n_predict if counts and reading is not None else None,

@@ -21,7 +21,7 @@ def vllm_config(ctx: MethodContext[MtpOptions]) -> Mapping[str, Any] | Problem |
         return Problem(key="model", message=message)
     modules, k = reading.n_predict or 1, ctx.config.num_speculative_tokens or 1
     if min(modules, k) > 1 and options.recurrence(modules) == "modules":
-        message = f"its {modules} modules draft one behind the other, and vLLM's runner uses the first one again"
+        message = f"its {modules} modules draft in sequence, and vLLM's runner uses the first one again"
         return Problem(key="mtp_recurrence", message=message)
     # Of a target's own modules vLLM finds the checkpoint by itself, and its quantization besides.
     inside = {"model": None} if draft.original.model == ctx.target.model else {}

@@ -26,7 +26,9 @@ class PredictedPlugin:
 
     @hookimpl
     def specdec_method_traits(self) -> MethodTraits:
-        return MethodTraits(shape="chain", rows="none", law="deterministic", weights="none", when_off="catch_up")
+        return MethodTraits(
+            shape="chain", rows="none", draft_distribution="deterministic", weights="none", when_off="catch_up"
+        )
 
     @hookimpl
     def specdec_method_defaults(self) -> Sequence[Default]:

@@ -21,7 +21,7 @@ def traits_of(ctx: MethodContext[RedrafterOptions]) -> MethodTraits:
         shape="tree" if options.verified > 1 else "chain",
         rows="last",
         hidden=True,
-        law="soft" if drawn else "deterministic",
+        draft_distribution="soft" if drawn else "deterministic",
         shares_noise=drawn and ctx.shares_noise,
         weights="own",
         vocabulary="subset" if layout is not None and layout.rows < ctx.target.vocab_size else "target",

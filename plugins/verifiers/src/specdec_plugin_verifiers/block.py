@@ -1,4 +1,4 @@
-"""`block`: block verification (Sun et al. 2024) of chains; the output law is the target's, no rule accepts more drafts.
+"""`block`: chains verified as a block (Sun et al. 2024); the output keeps its distribution, and no rule accepts more.
 
 With ratios r_i = p_i(x_i) / q_i(x_i), b_0 = 1, b_i = min(1, b_{i-1} r_i), and S_i = sum_v max(b_i p_{i+1}(v) -
 q_{i+1}(v), 0), the first tau drafts stand, tau being the largest i with u_i < h_i; h_i = S_i / (S_i + 1 - b_i), and
@@ -22,8 +22,8 @@ from specdec_core.draft import BoolArray, Draft, Verdict
 from specdec_core.noise import Noise, Purpose
 from specdec_core.registry.kernels import Kernels
 from specdec_plugin_verifiers.coupled import Coupled
+from specdec_plugin_verifiers.distributions import Remainder
 from specdec_plugin_verifiers.ending import conclude, read
-from specdec_plugin_verifiers.laws import Remainder
 from specdec_plugin_verifiers.tree import Places
 from specdec_plugin_verifiers.trial import Children, Judge, Trial, refuse_trees
 
@@ -81,16 +81,16 @@ def chances(b: Tensor, mass: Tensor, last: Tensor) -> Tensor:
 
 def remainders(trial: Trial, families: Children, rows: Tensor, b: Tensor) -> Remainder:
     """Return max(b p - q, 0) at logits rows [a], b [a]; for a point mass, p without the id."""
-    law = families.q_row[rows]
-    beta = torch.where(law >= 0, 1.0 / trial.laws.totals(law), 0.0)
-    return Remainder(rows, b, beta, law, torch.where(families.soft[rows], -1, families.tokens[rows]))
+    distribution = families.q_row[rows]
+    beta = torch.where(distribution >= 0, 1.0 / trial.distributions.totals(distribution), 0.0)
+    return Remainder(rows, b, beta, distribution, torch.where(families.soft[rows], -1, families.tokens[rows]))
 
 
 @dataclass(slots=True)
 class BlockTests:
     """The tests of n chains of at most m drafts; everything but the uniforms.
 
-    p         [R, V] float32, the target's law at each logits row
+    p         [R, V] float32, the target's distribution at each logits row
     families  of all logits rows
     b, h      [n, m] float64; 0 beyond a chain's end
     """
@@ -112,7 +112,7 @@ class BlockTests:
         some = trial.tensor(np.flatnonzero(there & ~last))
         following = remainders(trial, families, rows.flatten()[some] + 1, b.flatten()[some])
         mass = torch.zeros_like(b)
-        mass.view(-1)[some] = trial.op("excess")(p, following, trial.laws)
+        mass.view(-1)[some] = trial.op("excess")(p, following, trial.distributions)
         return cls(p, families, b, torch.where(trial.tensor(there), chances(b, mass, trial.tensor(last)), 0.0))
 
 
@@ -140,7 +140,7 @@ def _ratios(trial: Trial, families: Children, p: Tensor) -> Tensor:
 
     For greedy requests it is 1 or 0, and so are b and h.
     """
-    ratio: Tensor = trial.op("accept")(p, families.tokens, families.soft, families.q_row, trial.laws)[0][:, 0]
+    ratio: Tensor = trial.op("accept")(p, families.tokens, families.soft, families.q_row, trial.distributions)[0][:, 0]
     if trial.greedy.any():
         certain = (families.tokens[:, 0] == trial.answers).double()
         ratio = torch.where(trial.tensor(trial.greedy[trial.owners]), certain, ratio)

@@ -32,7 +32,11 @@ def problems_of(
     problems = []
     if traits.shape == "tree" and method in CHAINS_ONLY:
         message = f"{method!r} verifies chains, and the method drafts trees"
-        fits = "'coupled' or 'standard'" if traits.law == "deterministic" or traits.shares_noise else "'standard'"
+        fits = (
+            "'coupled' or 'standard'"
+            if traits.draft_distribution == "deterministic" or traits.shares_noise
+            else "'standard'"
+        )
         problems.append(Problem(key=KEY, message=message, next_step=f"use {fits}, or a chain of drafts"))
     if method == "block" and traits.shares_noise:
         message = "'block' looks at drafts that are drawn again later, which must then be drawn from other noise"

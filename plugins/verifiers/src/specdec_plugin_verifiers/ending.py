@@ -12,7 +12,7 @@ from torch import Tensor
 from specdec_core.draft import Verdict
 from specdec_core.errors import SpecdecError
 from specdec_core.noise import Purpose
-from specdec_plugin_verifiers.laws import Remainder
+from specdec_plugin_verifiers.distributions import Remainder
 from specdec_plugin_verifiers.tree import Places, verdict
 from specdec_plugin_verifiers.trial import Floats, Trial
 
@@ -65,7 +65,7 @@ def _residual(trial: Trial, rows: Places, at: Places, left: Rejections) -> Place
     parts = (trial.tensor(values[at]) for values in (left.alpha, left.beta, left.q_row, left.removed))
     remainder = Remainder(torch.arange(len(at), device=trial.logits.device), *parts)
     residual = trial.op("residual")
-    drawn = residual(trial.law(rows), remainder, trial.laws, trial.noise_at(rows), Purpose.RESIDUAL)
+    drawn = residual(trial.distribution(rows), remainder, trial.distributions, trial.noise_at(rows), Purpose.RESIDUAL)
     return filled(trial, rows, drawn.cpu().numpy())
 
 
@@ -82,8 +82,8 @@ def filled(trial: Trial, rows: Places, ids: Places) -> Places:
 
 
 def race(trial: Trial, rows: Places, purpose: Purpose) -> Places:
-    """Return an id drawn from the target's law at each of some logits rows."""
-    ids: Places = trial.op("race")(trial.law(rows), trial.noise_at(rows), purpose).cpu().numpy()
+    """Return an id drawn from the target's distribution at each of some logits rows."""
+    ids: Places = trial.op("race")(trial.distribution(rows), trial.noise_at(rows), purpose).cpu().numpy()
     if (ids < 0).any():
         message = f"row {int(rows[ids < 0][0])} of the logits leaves no id that could be drawn"
         raise SpecdecError(message)
@@ -107,11 +107,11 @@ def ended(trial: Trial, p: Tensor, path: Tensor, left: Remainder) -> Tensor:
     stops, residual = left.rows, trial.op("residual")
     none = torch.full_like(stops, -1)
     whole = Remainder(stops, torch.ones_like(left.alpha), torch.zeros_like(left.beta), none, none[:, None])
-    last = residual(p, left, trial.laws, trial.noise, Purpose.RESIDUAL)
+    last = residual(p, left, trial.distributions, trial.noise, Purpose.RESIDUAL)
     # Nothing is left where p = q, or where the draft had all of p; a rejection there is rounding.
-    last = torch.where(last < 0, residual(p, whole, trial.laws, trial.noise, Purpose.RESIDUAL), last)
+    last = torch.where(last < 0, residual(p, whole, trial.distributions, trial.noise, Purpose.RESIDUAL), last)
     if trial.draws is None:
-        bonus = residual(p, whole, trial.laws, trial.noise, Purpose.TARGET)
+        bonus = residual(p, whole, trial.distributions, trial.noise, Purpose.TARGET)
     else:
         bonus = trial.answers[stops]
     leaf = trial.tensor(trial.forest.first_child)[stops] < 0

@@ -31,7 +31,7 @@ from specdec_plugin_verifiers.trial import Floats, Judge, Trial, refuse_trees
 
 
 def entropies(p: Tensor, top_k: int) -> Tensor:
-    """Return the entropy in nats over the `top_k` largest probabilities of each law, [a] float64 for p [a, V]."""
+    """Return the entropy in nats over the `top_k` largest probabilities of each row, [a] float64 for p [a, V]."""
     largest = torch.topk(p, min(top_k, p.shape[1]), dim=-1).values.double()
     total: Tensor = torch.special.entr(largest).sum(-1)
     return total
@@ -88,7 +88,7 @@ class Tries:
 
     accepted  [N] bool
     possible  [N] bool, the target gives the id a probability above 0
-    entropy   [N] of the target's law at its place, over the largest probabilities
+    entropy   [N] of the target's distribution at its place, over the largest probabilities
     rejected  what is left to draw from where it is rejected: alpha, beta, q_row, removed
     """
 
@@ -107,9 +107,9 @@ class Tries:
             none: Any = np.zeros(0)
             return cls(none.astype(np.bool_), none.astype(np.bool_), none, (none, none, none, none), count)
         families = forest.families(rows)
-        p = trial.law(rows)
+        p = trial.distribution(rows)
         given = (trial.tensor(values) for values in (families.tokens, families.soft, families.q_row))
-        ratio, alpha, beta = (part.cpu().numpy() for part in trial.op("accept")(p, *given, trial.laws))
+        ratio, alpha, beta = (part.cpu().numpy() for part in trial.op("accept")(p, *given, trial.distributions))
         ratio = trial.follow_greedy(ratio, rows, trial.owners[rows], families)
         accepted = (trial.uniforms(rows, families.tokens) < ratio)[:, 0]
         likely = p.gather(1, trial.tensor(families.tokens))[:, 0]

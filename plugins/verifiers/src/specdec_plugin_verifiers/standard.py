@@ -1,10 +1,11 @@
-"""`standard`: rejection sampling (Leviathan et al. 2023) over chains and trees; the output law is the target's.
+"""`standard`: rejection sampling (Leviathan et al. 2023) over chains and trees; the output keeps its distribution.
 
-At a node with the target's law p and children y_1..y_c, each child is accepted with min(1, p(y) / q(y)); a rejection
-leaves max(p - q, 0) of p, normalised, for the next child, and takes the child out of q. Where no child is accepted, one
-id is drawn from what is left. A child that was not drawn is a point mass: it is accepted with p(y), and a rejection
-takes it out of p. The rule is exact for children drawn from the node's law without those before them, for children
-drawn independently (one that repeats an earlier one is passed over), for point masses, and for any mixture of these.
+At a node with the target's distribution p and children y_1..y_c, each child is accepted with min(1, p(y) / q(y)); a
+rejection leaves max(p - q, 0) of p, normalised, for the next child, and takes the child out of q. Where no child is
+accepted, one id is drawn from what is left. A child that was not drawn is a point mass: it is accepted with p(y), and a
+rejection takes it out of p. The rule is exact for children drawn from the node's distribution without those before
+them, for children drawn independently (one that repeats an earlier one is passed over), for point masses, and for any
+mixture of these.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from specdec_core.draft import BoolArray, Draft, Verdict
 from specdec_core.noise import Noise, Purpose
 from specdec_core.registry.kernels import Kernels
 from specdec_plugin_verifiers.coupled import Coupled
+from specdec_plugin_verifiers.distributions import Remainder
 from specdec_plugin_verifiers.ending import Rejections, conclude, last_ids, read
-from specdec_plugin_verifiers.laws import Remainder
 from specdec_plugin_verifiers.tree import Families, Places, verdict
 from specdec_plugin_verifiers.trial import Floats, Judge, Trial
 
@@ -66,7 +67,7 @@ def by_levels(trial: Trial) -> Verdict:
         if len(sampled):
             tokens, q_row = families.tokens[sampled], families.q_row[sampled]
             given = (trial.tensor(values) for values in (tokens, families.soft[sampled], q_row))
-            found = trial.op("accept")(trial.law(rows[sampled]), *given, trial.laws)
+            found = trial.op("accept")(trial.distribution(rows[sampled]), *given, trial.distributions)
             ratio[sampled], alpha, beta = (part.cpu().numpy() for part in found)
             left.set(owners[sampled], alpha, beta, q_row, tokens)
         return trial.follow_greedy(ratio, rows, owners, families)
@@ -85,7 +86,7 @@ def all_nodes(trial: Trial) -> tuple[Tensor, Tensor, Remainder]:
     forest, children = trial.forest, trial.children()
     nodes, tokens, soft, q_row = children.nodes, children.tokens, children.soft, children.q_row
     p = torch.softmax(trial.logits.float(), dim=-1)
-    ratio, alpha, beta = trial.op("accept")(p, tokens, soft, q_row, trial.laws)
+    ratio, alpha, beta = trial.op("accept")(p, tokens, soft, q_row, trial.distributions)
     if trial.greedy.any():
         certain = torch.where(tokens == trial.answers[:, None], torch.inf, 0.0).double()
         ratio = torch.where(trial.tensor(trial.greedy[trial.owners])[:, None], certain, ratio)

@@ -45,7 +45,7 @@ class Synthetic:
         left = Rejections.none(len(trial.forest.starts), 1)
 
         def chance(rows: Places, owners: Places, families: Families) -> Floats:
-            totals = trial.laws.totals(torch.from_numpy(families.q_row)).cpu().numpy()
+            totals = trial.distributions.totals(torch.from_numpy(families.q_row)).cpu().numpy()
             beta = np.where(families.q_row >= 0, 1.0 / totals, 0.0)
             left.set(owners, 1.0, beta, families.q_row, np.where(families.soft, -1, families.tokens))
             chances: Floats = self._chances[rows - trial.forest.starts[owners]][:, None]

@@ -1,4 +1,4 @@
-"""Drafts as trees over rows of logits, chains being trees with one child a node; knows ids and places, no laws."""
+"""Drafts as trees over rows of logits, chains being trees with one child a node: ids and places, no probabilities."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Families:
 
     nodes   [A, C] int64 children, as indices into the draft's flat arrays; -1 = none
     tokens  [A, C] int64 their ids; -1 = none
-    soft    [A, C] bool: drawn from the node's law; else a point mass
-    q_row   [A] int64 the node's law; -1 = none
+    soft    [A, C] bool: drawn from the node's distribution; else a point mass
+    q_row   [A] int64 the node's distribution; -1 = none
     """
 
     nodes: Places
@@ -37,7 +37,7 @@ class Forest:
     tokens        [N] ids
     own_row       [N] logits row of each node
     parent_row    [N] logits row of the node's parent
-    q_row         [N] law of each node; -1 = a point mass
+    q_row         [N] distribution of each node; -1 = a point mass
     first_child   [R] node, -1 = none
     next_sibling  [N] node, -1 = none
     chains        every node has one child at most

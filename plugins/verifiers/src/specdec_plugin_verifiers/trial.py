@@ -1,4 +1,4 @@
-"""One call of a verifier: its drafts, laws, logits and noise, and the walk that rules share; knows no rule."""
+"""One call of a verifier: its drafts, distributions, logits and noise, and the walk that rules share; knows no rule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specdec_core.noise import Noise, Purpose
 from specdec_core.registry.kernels import Kernels
 from specdec_nn.device_copies import to_device
 from specdec_nn.ops.draw.reference import argmax
-from specdec_plugin_verifiers.laws import LawReader, Laws, Remainder
+from specdec_plugin_verifiers.distributions import DistributionReader, Distributions, Remainder
 from specdec_plugin_verifiers.tree import Families, Forest, Places
 
 Floats = npt.NDArray[np.float64]
@@ -63,7 +63,7 @@ class Judge:
     def __init__(self, kernels: Kernels) -> None:
         """Take the session's kernels; those of a CPU compile now, or load what was compiled, if steps will use them."""
         self.kernels: Final = kernels
-        self.laws: Final = LawReader()
+        self.distributions: Final = DistributionReader()
         if not torch.cuda.is_available():
             self._warm_up()
 
@@ -77,19 +77,19 @@ class Judge:
         families = call.forest.families(rows)
         call.uniforms(rows, families.tokens)
         given = (call.tensor(values) for values in (families.tokens, families.soft, families.q_row))
-        p = call.law(rows)
-        _, alpha, beta = call.op("accept")(p, *given, call.laws)
+        p = call.distribution(rows)
+        _, alpha, beta = call.op("accept")(p, *given, call.distributions)
         index = torch.from_numpy(rows)
         left = Remainder(index, alpha, beta, index, index[:, None])
-        call.op("excess")(p, left, call.laws)
-        call.op("residual")(p, left, call.laws, call.noise_at(rows), Purpose.RESIDUAL)
+        call.op("excess")(p, left, call.distributions)
+        call.op("residual")(p, left, call.distributions, call.noise_at(rows), Purpose.RESIDUAL)
 
     def trial(
         self, draft: Draft, logits: Tensor, noise: Noise, target_draws: Tensor | None, greedy: BoolArray
     ) -> Trial:
         """Read the arguments of one call."""
-        laws = self.laws.read(draft, logits.shape[1], logits.device)
-        return Trial.of(self.kernels, laws, draft, logits, noise, target_draws, greedy)
+        distributions = self.distributions.read(draft, logits.shape[1], logits.device)
+        return Trial.of(self.kernels, distributions, draft, logits, noise, target_draws, greedy)
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Trial:
 
     kernels: Kernels
     forest: Forest
-    laws: Laws
+    distributions: Distributions
     logits: Tensor
     noise: Noise
     draws: Tensor | None
@@ -112,15 +112,23 @@ class Trial:
     q_rows: Tensor | None = None
 
     @classmethod
-    def of(cls, kernels: Kernels, laws: Laws | None, draft: Draft, logits: Tensor, noise: Noise, *rest: Any) -> Trial:
-        """Read the arguments of a call, `rest` being the draws and greedy; None: the rule has no use for laws."""
-        if laws is None:
+    def of(
+        cls,
+        kernels: Kernels,
+        distributions: Distributions | None,
+        draft: Draft,
+        logits: Tensor,
+        noise: Noise,
+        *rest: Any,
+    ) -> Trial:
+        """Read the arguments of a call, `rest` being the draws and greedy; None: the rule has no use for q."""
+        if distributions is None:
             none = torch.zeros(0, 1, device=logits.device)
-            laws = Laws(none, none[:, 0].double())
+            distributions = Distributions(none, none[:, 0].double())
         draws, greedy = rest
         forest, ids = Forest.of(outline(draft)), (given(draft.tokens), given(draft.q_row))
         on_host = logits.device.type == "cpu"
-        return cls(kernels, forest, laws, logits, noise, draws, np.asarray(greedy, np.bool_), on_host, *ids)
+        return cls(kernels, forest, distributions, logits, noise, draws, np.asarray(greedy, np.bool_), on_host, *ids)
 
     def op(self, name: str) -> Callable[..., Any]:
         """Return the best kernel of an op where the logits are."""
@@ -147,8 +155,8 @@ class Trial:
         """Return the noise of some logits rows."""
         return Noise(self.noise.keys[rows], self.noise.positions[rows], self.noise.seq_index[rows])
 
-    def law(self, rows: Places) -> Tensor:
-        """Return the target's law p at some logits rows, [a, V] float32."""
+    def distribution(self, rows: Places) -> Tensor:
+        """Return the target's distribution p at some logits rows, [a, V] float32."""
         whole = len(rows) == len(self.logits) and bool((rows == np.arange(len(rows))).all())
         return torch.softmax((self.logits if whole else self.logits[self.tensor(rows)]).float(), dim=-1)
 

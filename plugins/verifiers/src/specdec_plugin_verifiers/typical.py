@@ -54,7 +54,7 @@ class Typical:
     def _tests(self, trial: Trial) -> tuple[BoolArray, Floats]:
         """Return of each node whether it stands if its parent does, and its log p."""
         forest = trial.forest
-        p = trial.law(np.arange(len(trial.logits)))
+        p = trial.distribution(np.arange(len(trial.logits)))
         at = trial.tensor(forest.parent_row)
         likely = p[at, trial.tensor(forest.tokens)]
         enough = likely > thresholds(p, self._threshold, self._alpha)[at]

@@ -101,8 +101,8 @@ def _with_states(original: Any) -> Any:
         drafts = drafter.propose_step(
             step_of(self, scheduler_output, sampled_token_ids, hidden_states, aux_hidden_states)
         )
-        # vLLM reads these when it verifies: laws of drawn drafts, None for point masses.
-        self._draft_probs, self._draft_prob_req_ids = drafts.laws or (None, None)
+        # vLLM reads these when it verifies: distributions of drawn drafts, None for point masses.
+        self._draft_probs, self._draft_prob_req_ids = drafts.distributions or (None, None)
         return drafts.rows
 
     return propose

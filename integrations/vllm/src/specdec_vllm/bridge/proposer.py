@@ -23,7 +23,7 @@ from specdec_vllm.bridge.rows import Step, answer, commit, spans
 from specdec_vllm.bridge.target import BoundedTarget, ModelTarget
 from specdec_vllm.log import logger
 from specdec_vllm.proposer import Proposer
-from specdec_vllm.settings import DRAFTER_KV_TOKENS, Settled, settle, wanted
+from specdec_vllm.settings import DRAFTER_KV_TOKENS, Configured, configure, wanted
 from specdec_vllm.views import Row, SeenRequest
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Drafts:
     """Drafts of a step, one row for each row of the batch; and distributions of drawn ones, with their requests."""
 
     rows: list[list[int]]
-    laws: tuple[Tensor, list[str]] | None = None
+    distributions: tuple[Tensor, list[str]] | None = None
 
 
 class StateProposer(Proposer):
@@ -52,7 +52,7 @@ class StateProposer(Proposer):
         """Take requests, and have the states of layers recorded, if the method wants some."""
         super().bind(runner)
         self._runner = runner
-        layers = self._settled.resolved.traits.aux_layers
+        layers = self._configured.resolved.traits.aux_layers
         if layers:
             # Both are asked when the target is loaded: whether, and of which layers in the sense of R_k.
             runner.use_aux_hidden_state_outputs = True
@@ -68,7 +68,7 @@ class StateProposer(Proposer):
         if self._runner is None:
             message = "vLLM's runner was not shown to specdec; see its warnings above, or use another method"
             raise TargetError(message)
-        resolved, registry, info = self._settled.resolved, self._settled.registry, self._target
+        resolved, registry, info = self._configured.resolved, self._configured.registry, self._target
         traits = resolved.traits
         if traits.aux_layers:
             _check_layers(target_model)
@@ -123,7 +123,7 @@ class StateProposer(Proposer):
             self._let_go()
 
     def _drafts(self, step: Step) -> Drafts:
-        runner, traits = self._drafting, self._settled.resolved.traits
+        runner, traits = self._drafting, self._configured.resolved.traits
         assert runner is not None  # load_model has built it, or the engine has not started
         runner.preempt(step.preempted)
         kept = spans(step)
@@ -153,21 +153,21 @@ class StateProposer(Proposer):
                 self._drafting.full_at,
             )
 
-    def _settle(self) -> Settled:
-        settled = settle(wanted(self._vllm_config), self._target)
-        problems = problems_of(settled.resolved.traits, self._vllm_config)
+    def _configure(self) -> Configured:
+        configured = configure(wanted(self._vllm_config), self._target)
+        problems = problems_of(configured.resolved.traits, self._vllm_config)
         if problems:
-            raise ConfigError(f"{settled.resolved.method} cannot run in vLLM: {'; '.join(problems)}")
-        return settled
+            raise ConfigError(f"{configured.resolved.method} cannot run in vLLM: {'; '.join(problems)}")
+        return configured
 
     def _welcome(self, request: SeenRequest) -> None:
         """Keep the method away from requests that want no drafts, and from those whose input is more than ids."""
         super()._welcome(request)
         state = self._runner.requests.get(request.id)
         more = bool(getattr(state, "mm_features", None)) or getattr(state, "prompt_embeds", None) is not None
-        if more and self._settled.resolved.traits.rows == "all":
+        if more and self._configured.resolved.traits.rows == "all":
             logger.info("request %s has more than ids in its prompt, so it is decoded without drafts", request.id)
-        if more and self._settled.resolved.traits.rows == "all":
+        if more and self._configured.resolved.traits.rows == "all":
             request.max_draft = 0
 
 

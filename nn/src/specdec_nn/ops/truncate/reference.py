@@ -1,8 +1,8 @@
 """The truncate op, temperature, min-p, top-k and top-p in one, and its definition in torch; it knows no requests.
 
-Which ids survive is exact: every backend keeps the same ones. Shares of a law are therefore compared as integers: the
-weight exp(y - max) in units of 2^-40, made of float32 operations that are each rounded on their own. Sums of integers
-do not depend on an order, so a row comes out the same whatever its neighbours and however it is cut up.
+Which ids survive is exact: every backend keeps the same ones. Shares of a distribution are therefore compared as
+integers: the weight exp(y - max) in units of 2^-40, made of float32 operations that are each rounded on their own. Sums
+of integers do not depend on an order, so a row comes out the same whatever its neighbours and however it is cut up.
 """
 
 from __future__ import annotations

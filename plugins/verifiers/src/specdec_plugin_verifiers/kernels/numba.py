@@ -16,8 +16,8 @@ from specdec_nn.ops.noise import numba as noise_numba
 from specdec_nn.ops.noise.numba import HALF, MASK
 from specdec_nn.ops.race.numba import STRETCH, TASK, race_stretch
 from specdec_nn.turns import one_at_a_time
+from specdec_plugin_verifiers.distributions import Distributions, Remainder
 from specdec_plugin_verifiers.kernels import torch_ref
-from specdec_plugin_verifiers.laws import Laws, Remainder
 
 # Kernels of specdec_nn are inlined here.
 njit = Jit("specdec_plugin_verifiers.kernels", "specdec_nn.ops", "specdec_core.noise").njit
@@ -54,12 +54,12 @@ def _stretch(p: Any, q: Any, column: Any, first: int, alpha: float, beta: float,
 
 @njit(nogil=True, error_model="numpy", inline="always")
 def _weight(p: Any, q: Any, column: Any, token: int, alpha: float, beta: float) -> Any:
-    return max(alpha * np.float64(p[token]) - beta * _law(q, column, token), 0.0)
+    return max(alpha * np.float64(p[token]) - beta * _distribution(q, column, token), 0.0)
 
 
 @njit(nogil=True, error_model="numpy", inline="always")
-def _law(q: Any, column: Any, token: int) -> Any:
-    """Return q of a target id; 0 without a law, or where no column has the id."""
+def _distribution(q: Any, column: Any, token: int) -> Any:
+    """Return q of a target id; 0 without a distribution, or where no column has the id."""
     if len(q) == 0:
         return 0.0
     if len(column) == 0:
@@ -85,7 +85,7 @@ def _excess_row(p: Any, q: Any, column: Any, alpha: float, beta: float, removed:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _rest_of_law(q: Any, column: Any, removed: Any) -> float:
+def _rest_of_distribution(q: Any, column: Any, removed: Any) -> float:
     """Return the sum of q over all columns but those of removed ids, which are few."""
     sums, some = np.zeros(LANES), np.empty(LANES)
     for first in range(0, len(q), LANES):
@@ -117,8 +117,8 @@ def _earlier(tokens: Any, j: int) -> bool:
 @njit(parallel=True, nogil=True, error_model="numpy")
 def _excess(p: Any, q: Any, column: Any, rows: Any, alpha: Any, beta: Any, q_row: Any, removed: Any, out: Any) -> None:
     for r in prange(len(rows)):
-        law = q[q_row[r]] if q_row[r] >= 0 else q[0, :0]
-        out[r] = _excess_row(p[rows[r]], law, column, alpha[r], beta[r], removed[r])
+        distribution = q[q_row[r]] if q_row[r] >= 0 else q[0, :0]
+        out[r] = _excess_row(p[rows[r]], distribution, column, alpha[r], beta[r], removed[r])
 
 
 @one_at_a_time
@@ -132,13 +132,13 @@ def _residual(
     scores, ids = np.empty((len(rows), tasks), np.float64), np.empty((len(rows), tasks), np.int64)
     for task in prange(len(rows) * tasks):
         r, part = task // tasks, task % tasks
-        row, law = rows[r], q[q_row[r]] if q_row[r] >= 0 else q[0, :0]
+        row, distribution = rows[r], q[q_row[r]] if q_row[r] >= 0 else q[0, :0]
         position, seq = np.uint64(positions[row]) & MASK, np.uint64(seq_index[row]) & MASK
         some, scratch = np.empty(STRETCH, np.float64), np.empty(STRETCH, np.float64)
         best, winner = 0.0, -1
         for first in range(part * TASK, min((part + 1) * TASK, vocabulary), STRETCH):
             part_of = some[: min(STRETCH, vocabulary - first)]
-            _stretch(p[row], law, column, first, alpha[r], beta[r], part_of)
+            _stretch(p[row], distribution, column, first, alpha[r], beta[r], part_of)
             for j in range(removed.shape[1]):
                 if first <= removed[r, j] < first + len(part_of):
                     part_of[removed[r, j] - first] = 0.0
@@ -159,7 +159,7 @@ def _accept(
     p: Any, q: Any, totals: Any, column: Any, tokens: Any, soft: Any, q_row: Any, ratio: Any, alphas: Any, betas: Any
 ) -> None:
     for a in range(len(p)):
-        law = q[q_row[a]] if q_row[a] >= 0 else q[0, :0]
+        distribution = q[q_row[a]] if q_row[a] >= 0 else q[0, :0]
         alpha, beta, mass = 1.0, 0.0, 1.0
         total = totals[q_row[a]] if q_row[a] >= 0 else 1.0
         for j in range(tokens.shape[1]):
@@ -167,7 +167,10 @@ def _accept(
             ratio[a, j] = 0.0
             if token < 0 or _earlier(tokens[a], j):
                 continue
-            weight, drafted = _weight(p[a], law, column, token, alpha, beta), _law(law, column, token)
+            weight, drafted = (
+                _weight(p[a], distribution, column, token, alpha, beta),
+                _distribution(distribution, column, token),
+            )
             point = weight / mass if mass > 0.0 else 0.0
             if not soft[a, j]:
                 ratio[a, j] = point
@@ -177,15 +180,15 @@ def _accept(
                     alpha, beta = alpha / mass, beta / mass + 1.0 / total
             if (tokens[a, j + 1 :] >= 0).any():
                 # Summed over what remains: a difference would be rounding where the children have nearly all of it.
-                mass = _excess_row(p[a], law, column, alpha, beta, tokens[a, : j + 1])
-                total = _rest_of_law(law, column, tokens[a, : j + 1]) if q_row[a] >= 0 else 1.0
+                mass = _excess_row(p[a], distribution, column, alpha, beta, tokens[a, : j + 1])
+                total = _rest_of_distribution(distribution, column, tokens[a, : j + 1]) if q_row[a] >= 0 else 1.0
         alphas[a], betas[a] = alpha, beta
 
 
-def _laws(laws: Laws) -> tuple[Any, Any]:
+def _distributions(distributions: Distributions) -> tuple[Any, Any]:
     """Return q [at least 1, V_d] and the column of each id, empty if columns are ids."""
-    q = laws.q if len(laws.q) else torch.zeros(1, 1)
-    column = np.empty(0, np.int64) if laws.column is None else laws.column.numpy()
+    q = distributions.q if len(distributions.q) else torch.zeros(1, 1)
+    column = np.empty(0, np.int64) if distributions.column is None else distributions.column.numpy()
     return q.contiguous().numpy(), column
 
 
@@ -210,31 +213,35 @@ def uniform(noise: Noise, purpose: int, words: Tensor) -> Tensor:
     return torch.from_numpy(out)
 
 
-def excess(p: Tensor, left: Remainder, laws: Laws) -> Tensor:
+def excess(p: Tensor, left: Remainder, distributions: Distributions) -> Tensor:
     """Return what the weights of each remainder add up to, [n] float64; see torch_ref."""
     if not _fits(p):
-        return torch_ref.excess(p, left, laws)
+        return torch_ref.excess(p, left, distributions)
     out = np.empty(len(left.rows), np.float64)
-    _excess(p.contiguous().numpy(), *_laws(laws), *_left(left), out)
+    _excess(p.contiguous().numpy(), *_distributions(distributions), *_left(left), out)
     return torch.from_numpy(out)
 
 
-def residual(p: Tensor, left: Remainder, laws: Laws, noise: Noise, purpose: int) -> Tensor:
+def residual(p: Tensor, left: Remainder, distributions: Distributions, noise: Noise, purpose: int) -> Tensor:
     """Return one id a remainder, [n] int64; see torch_ref."""
     if not _fits(p):
-        return torch_ref.residual(p, left, laws, noise, purpose)
+        return torch_ref.residual(p, left, distributions, noise, purpose)
     winners = np.empty(len(left.rows), np.int64)
-    _residual(p.contiguous().numpy(), *_laws(laws), *_left(left), *_noise(noise), int(purpose), winners)
+    _residual(
+        p.contiguous().numpy(), *_distributions(distributions), *_left(left), *_noise(noise), int(purpose), winners
+    )
     return torch.from_numpy(winners)
 
 
-def accept(p: Tensor, tokens: Tensor, soft: Tensor, q_row: Tensor, laws: Laws) -> tuple[Tensor, Tensor, Tensor]:
+def accept(
+    p: Tensor, tokens: Tensor, soft: Tensor, q_row: Tensor, distributions: Distributions
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return ratios [A, C], alpha [A] and beta [A]; see torch_ref."""
     if not _fits(p):
-        return torch_ref.accept(p, tokens, soft, q_row, laws)
-    q, column = _laws(laws)
+        return torch_ref.accept(p, tokens, soft, q_row, distributions)
+    q, column = _distributions(distributions)
     ratio = np.empty(tokens.shape, np.float64)
     alpha, beta = (np.empty(len(tokens), np.float64) for _ in range(2))
     given = (part.contiguous().numpy() for part in (tokens, soft, q_row))
-    _accept(p.contiguous().numpy(), q, laws.total.numpy(), column, *given, ratio, alpha, beta)
+    _accept(p.contiguous().numpy(), q, distributions.total.numpy(), column, *given, ratio, alpha, beta)
     return torch.from_numpy(ratio), torch.from_numpy(alpha), torch.from_numpy(beta)

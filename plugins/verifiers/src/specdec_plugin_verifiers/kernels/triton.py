@@ -18,7 +18,7 @@ from specdec_nn.ops.noise import triton as noise_triton
 from specdec_nn.ops.noise.triton import OPTIONS, on_device
 from specdec_nn.ops.ptx import PtxCase
 from specdec_nn.ops.triton_cache import check_cache
-from specdec_plugin_verifiers.laws import Laws, Remainder
+from specdec_plugin_verifiers.distributions import Distributions, Remainder
 
 check_cache()
 
@@ -26,31 +26,33 @@ STRETCH: Final = 1024  # ids looked at together
 
 
 @triton.jit
-def _law(law, column, ids, mask, MAPPED: tl.constexpr):
-    """Return q in float64 of target ids, a block; `law` points to the law's row."""
+def _distribution(distribution, column, ids, mask, MAPPED: tl.constexpr):
+    """Return q in float64 of target ids, a block; `distribution` points to the distribution's row."""
     if MAPPED:
         columns = tl.load(column + ids, mask=mask, other=-1)
         known = mask & (columns >= 0)
-        return tl.load(law + tl.where(known, columns, 0), mask=known, other=0.0).to(tl.float64)
-    return tl.load(law + ids, mask=mask, other=0.0).to(tl.float64)
+        return tl.load(distribution + tl.where(known, columns, 0), mask=known, other=0.0).to(tl.float64)
+    return tl.load(distribution + ids, mask=mask, other=0.0).to(tl.float64)
 
 
 @triton.jit
-def _weights(p, law, column, vocabulary, ids, mask, alpha, beta, MAPPED: tl.constexpr):
-    """Return max(alpha p - beta q, 0) of target ids, a block; beta 0 means that there is no law."""
+def _weights(p, distribution, column, vocabulary, ids, mask, alpha, beta, MAPPED: tl.constexpr):
+    """Return max(alpha p - beta q, 0) of target ids, a block; beta 0 means that there is no distribution."""
     weight = alpha * tl.load(p + ids, mask=mask, other=0.0).to(tl.float64)
     soft = mask & (ids < tl.where(beta > 0, vocabulary, 0))
-    weight = weight - beta * _law(law, column, ids, soft, MAPPED)
+    weight = weight - beta * _distribution(distribution, column, ids, soft, MAPPED)
     return tl.where(mask, tl.maximum(weight, 0.0), 0.0)
 
 
 @triton.jit
-def _excess_row(p, law, column, vocabulary, alpha, beta, removed, count, MAPPED: tl.constexpr, SIZE: tl.constexpr):
+def _excess_row(
+    p, distribution, column, vocabulary, alpha, beta, removed, count, MAPPED: tl.constexpr, SIZE: tl.constexpr
+):
     """Return the sum of the weights of one row, those of the first `count` removed ids left out."""
     sums = tl.zeros([SIZE], tl.float64)
     for first in range(0, vocabulary, SIZE):
         ids = first + tl.arange(0, SIZE)
-        weight = _weights(p, law, column, vocabulary, ids, ids < vocabulary, alpha, beta, MAPPED)
+        weight = _weights(p, distribution, column, vocabulary, ids, ids < vocabulary, alpha, beta, MAPPED)
         for j in range(0, count):
             weight = tl.where(ids == tl.load(removed + j), 0.0, weight)
         sums += weight
@@ -58,12 +60,12 @@ def _excess_row(p, law, column, vocabulary, alpha, beta, removed, count, MAPPED:
 
 
 @triton.jit
-def _rest_of_law(law, column, vocabulary, removed, count, MAPPED: tl.constexpr, SIZE: tl.constexpr):
+def _rest_of_distribution(distribution, column, vocabulary, removed, count, MAPPED: tl.constexpr, SIZE: tl.constexpr):
     """Return the sum of q over target ids, the first `count` removed ids left out."""
     sums = tl.zeros([SIZE], tl.float64)
     for first in range(0, vocabulary, SIZE):
         ids = first + tl.arange(0, SIZE)
-        rest = _law(law, column, ids, ids < vocabulary, MAPPED)
+        rest = _distribution(distribution, column, ids, ids < vocabulary, MAPPED)
         for j in range(0, count):
             rest = tl.where(ids == tl.load(removed + j), 0.0, rest)
         sums += rest
@@ -76,10 +78,10 @@ def _left_at(
 ):
     """Return the weights of the program's remainder at a block of ids."""
     r = tl.program_id(0)
-    law = q + tl.maximum(tl.load(q_rows + r), 0) * q_stride
+    distribution = q + tl.maximum(tl.load(q_rows + r), 0) * q_stride
     row = p + tl.load(rows + r) * stride
     alpha, beta = tl.load(alphas + r), tl.load(betas + r)
-    weight = _weights(row, law, column, vocabulary, ids, ids < vocabulary, alpha, beta, MAPPED)
+    weight = _weights(row, distribution, column, vocabulary, ids, ids < vocabulary, alpha, beta, MAPPED)
     for j in range(0, width):
         weight = tl.where(ids == tl.load(removed + r * width + j), 0.0, weight)
     return weight
@@ -126,9 +128,9 @@ def _accept(
     a = tl.program_id(0)
     row, own, kinds = p + a.to(tl.int64) * stride, tokens + a * most, soft + a * most
     q_row = tl.load(q_rows + a)
-    has_law = q_row >= 0
-    law = q + tl.maximum(q_row, 0) * q_stride
-    total = tl.load(totals + tl.maximum(q_row, 0), mask=has_law, other=1.0)
+    has_distribution = q_row >= 0
+    distribution = q + tl.maximum(q_row, 0) * q_stride
+    total = tl.load(totals + tl.maximum(q_row, 0), mask=has_distribution, other=1.0)
     mass = total * 0.0 + 1.0
     alpha, beta = mass, total * 0.0
     for j in range(0, most):
@@ -140,8 +142,8 @@ def _accept(
             new = new & ((i >= j) | (other != token))
             more = more | ((i > j) & (other >= 0))
         place = tl.where(new, token, 0)
-        weight = _weights(row, law, column, vocabulary, place, new, alpha, beta, MAPPED)
-        drafted = _law(law, column, place, new & has_law, MAPPED)
+        weight = _weights(row, distribution, column, vocabulary, place, new, alpha, beta, MAPPED)
+        drafted = _distribution(distribution, column, place, new & has_distribution, MAPPED)
         drawn = new & (tl.load(kinds + j) != 0)
         point = tl.where(mass > 0, weight / tl.where(mass > 0, mass, 1.0), 0.0)
         possible = (drafted > 0) & (total > 0)
@@ -151,9 +153,9 @@ def _accept(
             alpha, beta = alpha / mass, beta / mass + 1.0 / total
         # Summed over what remains: a difference would be rounding where the children have nearly all of it.
         if new & more:
-            mass = _excess_row(row, law, column, vocabulary, alpha, beta, own, j + 1, MAPPED, SIZE)
-            if has_law:
-                total = _rest_of_law(law, column, vocabulary, own, j + 1, MAPPED, SIZE)
+            mass = _excess_row(row, distribution, column, vocabulary, alpha, beta, own, j + 1, MAPPED, SIZE)
+            if has_distribution:
+                total = _rest_of_distribution(distribution, column, vocabulary, own, j + 1, MAPPED, SIZE)
     tl.store(alphas + a, alpha)
     tl.store(betas + a, beta)
 
@@ -185,11 +187,11 @@ def _walk(children, own_row, ratio, uniforms, starts, most, depth, stops, path, 
     tl.store(stops + tree, row)
 
 
-def _laws(laws: Laws) -> tuple[Tensor, int, Tensor, bool]:
+def _distributions(distributions: Distributions) -> tuple[Tensor, int, Tensor, bool]:
     """Return q, its stride, the column of each id, and whether there is such a map."""
-    q = laws.q if len(laws.q) else laws.q.new_zeros(1, 1)
+    q = distributions.q if len(distributions.q) else distributions.q.new_zeros(1, 1)
     q = q.contiguous()
-    return q, q.stride(0), q if laws.column is None else laws.column, laws.column is not None
+    return q, q.stride(0), q if distributions.column is None else distributions.column, distributions.column is not None
 
 
 def _left(left: Remainder) -> tuple[Any, ...]:
@@ -213,9 +215,9 @@ def uniform(noise: Noise, purpose: int, words: Tensor) -> Tensor:
     return out
 
 
-def excess(p: Tensor, left: Remainder, laws: Laws) -> Tensor:
+def excess(p: Tensor, left: Remainder, distributions: Distributions) -> Tensor:
     """Return what the weights of each remainder add up to, [n] float64; see torch_ref."""
-    p, (q, q_stride, column, mapped) = p.contiguous(), _laws(laws)
+    p, (q, q_stride, column, mapped) = p.contiguous(), _distributions(distributions)
     parts = triton.cdiv(p.shape[1], STRETCH)
     out = torch.empty(len(left.rows), parts, dtype=torch.float64, device=p.device)
     if len(out):
@@ -224,9 +226,9 @@ def excess(p: Tensor, left: Remainder, laws: Laws) -> Tensor:
     return out.sum(1)
 
 
-def residual(p: Tensor, left: Remainder, laws: Laws, noise: Noise, purpose: int) -> Tensor:
+def residual(p: Tensor, left: Remainder, distributions: Distributions, noise: Noise, purpose: int) -> Tensor:
     """Return one id a remainder, [n] int64; see torch_ref."""
-    p, (q, q_stride, column, mapped) = p.contiguous(), _laws(laws)
+    p, (q, q_stride, column, mapped) = p.contiguous(), _distributions(distributions)
     rows, vocabulary = len(left.rows), p.shape[1]
     parts = triton.cdiv(vocabulary, STRETCH)
     scores = torch.empty(rows, parts, dtype=torch.float64, device=p.device)
@@ -240,14 +242,16 @@ def residual(p: Tensor, left: Remainder, laws: Laws, noise: Noise, purpose: int)
     return torch.where(best[:, 0] < 0, -1, winner)
 
 
-def accept(p: Tensor, tokens: Tensor, soft: Tensor, q_row: Tensor, laws: Laws) -> tuple[Tensor, Tensor, Tensor]:
+def accept(
+    p: Tensor, tokens: Tensor, soft: Tensor, q_row: Tensor, distributions: Distributions
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return ratios [A, C], alpha [A] and beta [A]; see torch_ref."""
-    p, (q, q_stride, column, mapped) = p.contiguous(), _laws(laws)
+    p, (q, q_stride, column, mapped) = p.contiguous(), _distributions(distributions)
     nodes, most = tokens.shape
     ratio = torch.empty(tokens.shape, dtype=torch.float64, device=p.device)
     alpha, beta = (torch.empty(nodes, dtype=torch.float64, device=p.device) for _ in range(2))
     if nodes:
-        totals = laws.total if len(laws.total) else alpha
+        totals = distributions.total if len(distributions.total) else alpha
         given = (p, p.stride(0), p.shape[1], q, q_stride, totals, column)
         family = (tokens.contiguous(), soft.to(torch.int8).contiguous(), q_row.contiguous(), most)
         _accept[(nodes,)](*given, *family, ratio, alpha, beta, MAPPED=mapped, SIZE=STRETCH, **OPTIONS)

@@ -27,7 +27,7 @@ class Packed:
     starts  [n + 1] int64, first row of each tree, and R
     nodes   [n] int64, index of each tree's first node
     tokens  [N] ids of the nodes
-    laws    [N] the row of q that each was drawn from, -1 = a point mass
+    distributions    [N] the row of q that each was drawn from, -1 = a point mass
     most    rows of the largest tree
     depth   nodes on the longest path
     """
@@ -37,7 +37,7 @@ class Packed:
     starts: Tensor
     nodes: Tensor
     tokens: Tensor
-    laws: Tensor
+    distributions: Tensor
     most: int
     depth: int
 
@@ -55,11 +55,11 @@ def pack(trial: Trial) -> Packed:
     flat = to_device(np.concatenate(parts), trial.logits.device)
     fields = list(torch.split(flat, [len(part) for part in parts]))
     rest = iter(fields[4:])
-    tokens, laws = (next(rest) if there is None else there for there in given)
+    tokens, distributions = (next(rest) if there is None else there for there in given)
     most = int(np.diff(starts).max(initial=1))
     depth = most - 1 if forest.chains else forest.depth
     rows_there, kids_there, starts_there, nodes = fields[0].view(table.shape), *fields[1:4]
-    return Packed(rows_there, kids_there, starts_there, nodes, tokens, laws, most, depth)
+    return Packed(rows_there, kids_there, starts_there, nodes, tokens, distributions, most, depth)
 
 
 def _places(forest: Forest, rows: int) -> tuple[Places, ...]:

@@ -34,26 +34,26 @@ def is_sound(top):
 
 
 @triton.jit
-def law_at(law, column, ids, mask, MAPPED: tl.constexpr):
-    """Return q in float64 of a block of target ids, or of one; `law` points to the law's row."""
+def distribution_at(distribution, column, ids, mask, MAPPED: tl.constexpr):
+    """Return q in float64 of a block of target ids, or of one; `distribution` points to the distribution's row."""
     if MAPPED:
         columns = tl.load(column + ids, mask=mask, other=-1)
         known = mask & (columns >= 0)
-        return tl.load(law + tl.where(known, columns, 0), mask=known, other=0.0).to(tl.float64)
-    return tl.load(law + ids, mask=mask, other=0.0).to(tl.float64)
+        return tl.load(distribution + tl.where(known, columns, 0), mask=known, other=0.0).to(tl.float64)
+    return tl.load(distribution + ids, mask=mask, other=0.0).to(tl.float64)
 
 
 @triton.jit
 def left_of(
-    logits, top, inverse, law, column, ids, vocabulary, alpha, beta, kids, tokens, removed,
-    LAWS: tl.constexpr, MAPPED: tl.constexpr,
+    logits, top, inverse, distribution, column, ids, vocabulary, alpha, beta, kids, tokens, removed,
+    DISTRIBUTIONS: tl.constexpr, MAPPED: tl.constexpr,
 ):  # fmt: skip
     """Return max(alpha p - beta q, 0) of a block of ids, 0 at the ids of the first `removed` nodes of `kids`."""
     whole = tl.exp(stretch_of(logits, ids, vocabulary) - top)
     weight = alpha * (whole.to(tl.float64) * inverse)
-    if LAWS:
+    if DISTRIBUTIONS:
         if beta > 0:
-            weight = weight - beta * law_at(law, column, ids, ids < vocabulary, MAPPED)
+            weight = weight - beta * distribution_at(distribution, column, ids, ids < vocabulary, MAPPED)
     weight = tl.maximum(weight, 0.0)
     for j in range(0, removed):
         weight = tl.where(ids == tl.load(tokens + tl.load(kids + j)), 0.0, weight)
@@ -62,7 +62,7 @@ def left_of(
 
 @triton.jit
 def measure_part(
-    logits, stride, vocabulary, table, rows, kids, tokens, laws, tops, sums, winners, SIZE: tl.constexpr
+    logits, stride, vocabulary, table, rows, kids, tokens, distributions, tops, sums, winners, SIZE: tl.constexpr
 ):  # fmt: skip
     """Fill in the largest logit of one stretch of one row, its id, and what exp(x - largest) adds up to.
 
@@ -75,10 +75,10 @@ def measure_part(
     weight = tl.where(is_sound(top), tl.exp(x - tl.where(is_sound(top), top, 0.0)), 0.0)
     first = tl.load(table + FIRST * rows + row)
     count = tl.load(table + COUNT * rows + row)
-    law = first * 0 - 1
+    distribution = first * 0 - 1
     for j in range(0, count):
-        law = tl.maximum(law, tl.load(laws + tl.load(kids + first + j)).to(tl.int64))
-    for j in range(0, tl.where(law < 0, count, 0)):
+        distribution = tl.maximum(distribution, tl.load(distributions + tl.load(kids + first + j)).to(tl.int64))
+    for j in range(0, tl.where(distribution < 0, count, 0)):
         weight = tl.where(ids == tl.load(tokens + tl.load(kids + first + j)), 0.0, weight)
     place = row * tl.num_programs(1) + part
     tl.store(tops + place, top)
@@ -105,21 +105,21 @@ def measured(tops, sums, winners, rows, alive, parts, vocabulary, PARTS: tl.cons
 
 @triton.jit
 def excess_part(
-    logits, stride, vocabulary, table, rows, kids, laws, q, q_stride, totals, column, tops, inverses, kept, sums,
-    MAPPED: tl.constexpr, SIZE: tl.constexpr,
+    logits, stride, vocabulary, table, rows, kids, distributions, q, q_stride, totals, column, tops, inverses, kept,
+    sums, MAPPED: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Fill in what max(b p - q, 0) adds up to over one stretch of one row, where its draft was drawn from a q."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     place = row * tl.num_programs(1) + part
     below = (tl.load(table + COUNT * rows + row) > 0) & (tl.load(table + ABOVE * rows + row) >= 0)
     node = tl.load(kids + tl.load(table + FIRST * rows + row), mask=below, other=0)
-    law = tl.load(laws + node, mask=below, other=-1).to(tl.int64)
-    if law >= 0:
+    distribution = tl.load(distributions + node, mask=below, other=-1).to(tl.int64)
+    if distribution >= 0:
         ids = part * SIZE + tl.arange(0, SIZE)
         top, inverse = tl.load(tops + row), tl.load(inverses + row)
-        alpha, beta = tl.load(kept + row), 1.0 / tl.load(totals + law)
+        alpha, beta = tl.load(kept + row), 1.0 / tl.load(totals + distribution)
         weight = left_of(
-            logits + row * stride, top, inverse, q + law * q_stride, column, ids, vocabulary,
+            logits + row * stride, top, inverse, q + distribution * q_stride, column, ids, vocabulary,
             alpha, beta, kids, kids, 0, True, MAPPED,
         )  # fmt: skip
         tl.store(sums + place, tl.sum(weight, 0))
@@ -128,19 +128,19 @@ def excess_part(
 @triton.jit(do_not_specialize=["target", "residual"])
 def last_part(
     logits, stride, vocabulary, table, rows, kids, tokens, q, q_stride, column, places, shares, target, residual,
-    scores, winners, LAWS: tl.constexpr, MAPPED: tl.constexpr, SIZE: tl.constexpr,
+    scores, winners, DISTRIBUTIONS: tl.constexpr, MAPPED: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Fill in the winner of the race over one stretch of what is left at the row where one tree ends."""
     tree, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    row, law = tl.load(places + tree * 4), tl.load(places + tree * 4 + 1)
+    row, distribution = tl.load(places + tree * 4), tl.load(places + tree * 4 + 1)
     removed, todo = tl.load(places + tree * 4 + 2), tl.load(places + tree * 4 + 3)
     if todo > 0:
         ids = part * SIZE + tl.arange(0, SIZE)
         alpha, beta = tl.load(shares + tree * 4), tl.load(shares + tree * 4 + 1)
         top, inverse = tl.load(shares + tree * 4 + 2).to(tl.float32), tl.load(shares + tree * 4 + 3)
         weight = left_of(
-            logits + row * stride, top, inverse, q + tl.maximum(law, 0) * q_stride, column, ids, vocabulary,
-            alpha, beta, kids + tl.load(table + FIRST * rows + row), tokens, removed, LAWS, MAPPED,
+            logits + row * stride, top, inverse, q + tl.maximum(distribution, 0) * q_stride, column, ids, vocabulary,
+            alpha, beta, kids + tl.load(table + FIRST * rows + row), tokens, removed, DISTRIBUTIONS, MAPPED,
         )  # fmt: skip
         place = table + row
         key, position, seq = tl.load(place), tl.load(place + POSITION * rows), tl.load(place + SEQ_INDEX * rows)

@@ -58,23 +58,31 @@ class Call:
         nodes, parts = triton.next_power_of_2(self.packed.most), triton.next_power_of_2(parts)
         rows = min(max(TILE // parts, 1), nodes)
         # A wave of 32 lanes needs no barriers; sums over rows, for several children that were drawn, want more threads.
-        sums = self.kinds["LAWS"] and not self.trial.forest.chains
+        sums = self.kinds["DISTRIBUTIONS"] and not self.trial.forest.chains
         return {"NODES": nodes, "ROWS": rows, "PARTS": parts, "num_warps": WARPS if sums else 1 if nodes <= 32 else 4}
 
     @property
-    def laws(self) -> tuple[Any, ...]:
-        """The laws q, their stride, their sums and the column of each id; anything where there are none."""
-        laws = self.trial.laws
-        if not len(laws.q):
+    def distributions(self) -> tuple[Any, ...]:
+        """The distributions q, their stride, their sums and the column of each id; anything where there are none."""
+        distributions = self.trial.distributions
+        if not len(distributions.q):
             none = self.packed.kids
-            return laws.q, 0, laws.q, none
-        q = laws.q if laws.q.stride(1) == 1 else laws.q.contiguous()
-        return q, q.stride(0), laws.total, self.packed.kids if laws.column is None else laws.column
+            return distributions.q, 0, distributions.q, none
+        q = distributions.q if distributions.q.stride(1) == 1 else distributions.q.contiguous()
+        return (
+            q,
+            q.stride(0),
+            distributions.total,
+            self.packed.kids if distributions.column is None else distributions.column,
+        )
 
     @property
     def kinds(self) -> dict[str, bool]:
-        """Whether there are laws, and whether they have columns of their own."""
-        return {"LAWS": len(self.trial.laws.q) > 0, "MAPPED": self.trial.laws.column is not None}
+        """Whether there are distributions, and whether they have columns of their own."""
+        return {
+            "DISTRIBUTIONS": len(self.trial.distributions.q) > 0,
+            "MAPPED": self.trial.distributions.column is not None,
+        }
 
 
 class Measures:
@@ -99,7 +107,7 @@ class Measures:
             call.rows,
             packed.kids,
             packed.tokens,
-            packed.laws,
+            packed.distributions,
             *self.parts,
             SIZE=STRETCH,
             num_warps=WARPS,
@@ -144,9 +152,10 @@ def walk_standard(call: Call) -> Measures:
     """Fill in stops and paths."""
     measures, packed = Measures(call), call.packed
     standard_walk[(call.trees,)](
-        *call.matrix, packed.rows, call.rows, packed.kids, packed.starts, packed.nodes, packed.tokens, packed.laws,
-        *call.laws, *measures.parts, call.parts, int(Purpose.ACCEPT), measures.largest, measures.rest, measures.answers,
-        measures.chances, measures.places, measures.shares, call.result, call.width,
+        *call.matrix, packed.rows, call.rows, packed.kids, packed.starts, packed.nodes, packed.tokens,
+        packed.distributions, *call.distributions, *measures.parts, call.parts, int(Purpose.ACCEPT), measures.largest,
+        measures.rest, measures.answers, measures.chances, measures.places, measures.shares, call.result,
+        call.width,
         GIVEN=measures.given, CHAINS=call.trial.forest.chains, **call.kinds, **call.sizes(call.parts),
         SIZE=LOOKED, **OPTIONS,
     )  # fmt: skip
@@ -165,34 +174,34 @@ def block(call: Call) -> Tensor:
 
 def walk_block(call: Call) -> Measures:
     """Fill in stops and paths."""
-    measures, packed, (q, q_stride, totals, column) = Measures(call), call.packed, call.laws
+    measures, packed, (q, q_stride, totals, column) = Measures(call), call.packed, call.distributions
     inverses, kept = (call.empty(call.rows, kind=torch.float64) for _ in range(2))
     block_weigh[(call.trees,)](
-        *call.matrix, packed.rows, call.rows, packed.starts, packed.nodes, packed.tokens, packed.laws,
+        *call.matrix, packed.rows, call.rows, packed.starts, packed.nodes, packed.tokens, packed.distributions,
         q, q_stride, totals, column,
         *measures.parts, call.parts, measures.largest, measures.rest, inverses, measures.answers, kept,
         GIVEN=measures.given, **call.kinds, **call.sizes(call.parts), **OPTIONS,
     )  # fmt: skip
-    laws = call.kinds["LAWS"]
-    excess = call.empty(call.rows if laws else 1, call.parts, kind=torch.float64)
-    if laws:
+    distributions = call.kinds["DISTRIBUTIONS"]
+    excess = call.empty(call.rows if distributions else 1, call.parts, kind=torch.float64)
+    if distributions:
         excess_part[(call.rows, call.parts)](
-            *call.matrix, packed.rows, call.rows, packed.kids, packed.laws, q, q_stride, totals, column,
+            *call.matrix, packed.rows, call.rows, packed.kids, packed.distributions, q, q_stride, totals, column,
             measures.largest, inverses, kept, excess,
             MAPPED=call.kinds["MAPPED"], SIZE=STRETCH, num_warps=WARPS, **OPTIONS,
         )  # fmt: skip
     block_walk[(call.trees,)](
-        packed.rows, call.rows, packed.starts, packed.nodes, packed.laws, totals, excess, call.parts,
+        packed.rows, call.rows, packed.starts, packed.nodes, packed.distributions, totals, excess, call.parts,
         int(Purpose.ACCEPT), measures.largest, measures.rest, inverses, measures.answers, kept,
         measures.chances, measures.places, measures.shares, call.result, call.width,
-        GIVEN=measures.given, LAWS=laws, **call.sizes(call.parts), **OPTIONS,
+        GIVEN=measures.given, DISTRIBUTIONS=distributions, **call.sizes(call.parts), **OPTIONS,
     )  # fmt: skip
     return measures
 
 
 def _end(call: Call, measures: Measures) -> Tensor:
     """Draw the ids that end trees from what is left there, and return the result."""
-    packed, (q, q_stride, _, column) = call.packed, call.laws
+    packed, (q, q_stride, _, column) = call.packed, call.distributions
     scores = call.empty(call.trees, call.parts, kind=torch.float64)
     winners = call.empty(call.trees, call.parts, kind=torch.int32)
     last_part[(call.trees, call.parts)](
@@ -210,7 +219,7 @@ def _end(call: Call, measures: Measures) -> Tensor:
 
 def ptx_cases() -> list[PtxCase]:
     """Return what the kernels are compiled for without a GPU, see `specdec_nn.ops.ptx`."""
-    integers = "table kids tokens laws starts nodes column draws answers places result"
+    integers = "table kids tokens distributions starts nodes column draws answers places result"
     floats = "scores rest inverses kept chances shares excess totals"
     kinds = {"*bf16": "logits", "*i64": integers, "*fp64": floats, "*fp32": "q tops sums largest", "*i32": "winners"}
     walk = {"NODES": 8, "ROWS": 8, "PARTS": 32}
@@ -222,7 +231,7 @@ def ptx_cases() -> list[PtxCase]:
         types = {kind: " ".join(name for name, of in own.items() if of == kind) for kind in {*own.values()}}
         return PtxCase(kernel, types, constants, {**OPTIONS, "num_warps": warps}, label=label)
 
-    drawn, sure = {"LAWS": True, "MAPPED": True}, {"LAWS": False, "MAPPED": False}
+    drawn, sure = {"DISTRIBUTIONS": True, "MAPPED": True}, {"DISTRIBUTIONS": False, "MAPPED": False}
     part, tree = {"SIZE": STRETCH}, {"NODES": 64, "ROWS": 32, "PARTS": 32}
     sums = {"SIZE": LOOKED}
     return [
@@ -235,5 +244,5 @@ def ptx_cases() -> list[PtxCase]:
         case(standard_walk, 1, {"GIVEN": False, "CHAINS": True, **sure, **walk, **sums}, "chains"),
         case(standard_walk, WARPS, {"GIVEN": True, "CHAINS": False, **drawn, **tree, **sums}, "drawn trees"),
         case(block_weigh, 1, {"GIVEN": False, **drawn, **walk}),
-        case(block_walk, 1, {"GIVEN": False, "LAWS": True, **walk}),
+        case(block_walk, 1, {"GIVEN": False, "DISTRIBUTIONS": True, **walk}),
     ]

@@ -23,8 +23,8 @@ from specdec_plugin_verifiers.kernels.verify.stretches import (
     GREEDY,
     POSITION,
     SEQ_INDEX,
+    distribution_at,
     is_sound,
-    law_at,
     measured,
 )
 
@@ -126,7 +126,7 @@ def _first_of_twins(table, rows, tokens, first, start, count, lane, node, token,
 
 @triton.jit
 def _sums_of_rest(
-    logits, top, inverse, law, column, vocabulary, alpha, beta, kids, tokens, count,
+    logits, top, inverse, distribution, column, vocabulary, alpha, beta, kids, tokens, count,
     MAPPED: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Return what max(alpha p - beta q, 0) and q add up to without the ids of the first `count` nodes of `kids`."""
@@ -134,7 +134,7 @@ def _sums_of_rest(
     totals = tl.zeros([SIZE], tl.float64)
     for first in range(0, vocabulary, SIZE):
         ids = first + tl.arange(0, SIZE)
-        drafted = law_at(law, column, ids, ids < vocabulary, MAPPED)
+        drafted = distribution_at(distribution, column, ids, ids < vocabulary, MAPPED)
         whole = tl.exp(stretch_of(logits, ids, vocabulary) - top).to(tl.float64)
         weight = tl.maximum(alpha * (whole * inverse) - beta * drafted, 0.0)
         for j in range(0, count):
@@ -147,10 +147,10 @@ def _sums_of_rest(
 
 
 @triton.jit
-def _finish(places, shares, result, tree, width, row, law, removed, todo, alpha, beta, top, inverse, last):
+def _finish(places, shares, result, tree, width, row, distribution, removed, todo, alpha, beta, top, inverse, last):
     """Note where a tree ends, and what is to be drawn from there; without anything `last` is its last id."""
     tl.store(places + tree * 4, row)
-    tl.store(places + tree * 4 + 1, law)
+    tl.store(places + tree * 4 + 1, distribution)
     tl.store(places + tree * 4 + 2, removed)
     tl.store(places + tree * 4 + 3, todo.to(tl.int64))
     tl.store(shares + tree * 4, alpha)
@@ -163,9 +163,9 @@ def _finish(places, shares, result, tree, width, row, law, removed, todo, alpha,
 
 @triton.jit(do_not_specialize=["purpose"])
 def standard_walk(
-    logits, stride, vocabulary, table, rows, kids, starts, nodes, tokens, laws, q, q_stride, totals, column,
+    logits, stride, vocabulary, table, rows, kids, starts, nodes, tokens, distributions, q, q_stride, totals, column,
     tops, sums, winners, parts, purpose, largest, rest, answers, chances, places, shares, result, width,
-    GIVEN: tl.constexpr, LAWS: tl.constexpr, MAPPED: tl.constexpr, CHAINS: tl.constexpr,
+    GIVEN: tl.constexpr, DISTRIBUTIONS: tl.constexpr, MAPPED: tl.constexpr, CHAINS: tl.constexpr,
     NODES: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Walk one tree by rejection sampling: children are tested in order, and a rejection leaves less of p."""
@@ -182,7 +182,7 @@ def standard_walk(
     node = alive & (lane > 0)
     token = tl.load(tokens + first + lane - 1, mask=node, other=-1).to(tl.int64)
     above = tl.load(table + ABOVE * rows + row, mask=alive, other=-2)
-    own_laws = tl.load(laws + first + lane - 1, mask=node, other=-1).to(tl.int64)
+    own_distributions = tl.load(distributions + first + lane - 1, mask=node, other=-1).to(tl.int64)
     fresh = node
     if not CHAINS:
         fresh = _first_of_twins(table, rows, tokens, first, start, end - start, lane, node, token, above, NODES)
@@ -196,19 +196,19 @@ def standard_walk(
     going = here + 1
     one = tl.sum(u * 0.0, 0) + 1.0
     alpha, beta, top, inverse = one, one * 0.0, tl.load(largest + start), one
-    law = start * 0 - 1
+    distribution = start * 0 - 1
     while going > 0:
         place = start + here
         top = tl.load(largest + place)
         kids_here = node & (above == here)
         left = tl.load(rest + place)
-        law = tl.max(tl.where(kids_here, own_laws, -1), 0)
-        whole = left + tl.where(law < 0, tl.sum(tl.where(kids_here & fresh, weights, 0.0), 0), 0.0)
+        distribution = tl.max(tl.where(kids_here, own_distributions, -1), 0)
+        whole = left + tl.where(distribution < 0, tl.sum(tl.where(kids_here & fresh, weights, 0.0), 0), 0.0)
         inverse = 1.0 / tl.where(whole > 0, whole, 1.0)
         answer = tl.load(answers + place)
         total = one
-        if LAWS:
-            total = tl.load(totals + tl.maximum(law, 0), mask=law >= 0, other=1.0)
+        if DISTRIBUTIONS:
+            total = tl.load(totals + tl.maximum(distribution, 0), mask=distribution >= 0, other=1.0)
         alpha, beta, mass = one, one * 0.0, one
         taken = here * 0 + NODES
         child = tl.min(tl.where(kids_here, lane, NODES), 0)
@@ -218,10 +218,12 @@ def standard_walk(
             id_ = tl.sum(tl.where(mine, token, 0), 0)
             new = tl.sum(tl.where(mine & fresh, 1, 0), 0) > 0
             p = tl.sum(tl.where(mine & fresh, weights, 0.0), 0) * inverse
-            drawn = new & (tl.sum(tl.where(mine, own_laws, 0), 0) >= 0)
+            drawn = new & (tl.sum(tl.where(mine, own_distributions, 0), 0) >= 0)
             drafted = one * 0.0
-            if LAWS:
-                drafted = law_at(q + tl.maximum(law, 0) * q_stride, column, id_, (law >= 0) & (id_ >= 0), MAPPED)
+            if DISTRIBUTIONS:
+                drafted = distribution_at(
+                    q + tl.maximum(distribution, 0) * q_stride, column, id_, (distribution >= 0) & (id_ >= 0), MAPPED
+                )
             weight = tl.maximum(alpha * p - beta * drafted, 0.0)
             point = tl.where(mass > 0, weight / tl.where(mass > 0, mass, 1.0), 0.0)
             possible = (drafted > 0) & (total > 0)
@@ -238,14 +240,14 @@ def standard_walk(
             beta = tl.where(live, beta / share + 1.0 / tl.where(total > 0, total, 1.0), beta)
             alpha = tl.where(live, alpha / share, alpha)
             if new & (following < NODES) & (accepted == 0) & (plain == 0):
-                if law < 0:
+                if distribution < 0:
                     mass = (left + tl.sum(tl.where(kids_here & fresh & (lane > child), weights, 0.0), 0)) * inverse
-                if LAWS:
+                if DISTRIBUTIONS:
                     # Summed over what remains: a difference would be rounding where the children have nearly all of it.
-                    if (law >= 0) & is_sound(top):
+                    if (distribution >= 0) & is_sound(top):
                         mass, total = _sums_of_rest(
-                            logits + place * stride, top, inverse, q + law * q_stride, column, vocabulary, alpha, beta,
-                            kids + tl.load(table + FIRST * rows + place), tokens, tested, MAPPED, SIZE,
+                            logits + place * stride, top, inverse, q + distribution * q_stride, column, vocabulary,
+                            alpha, beta, kids + tl.load(table + FIRST * rows + place), tokens, tested, MAPPED, SIZE,
                         )  # fmt: skip
             child = following
         going = (taken < NODES).to(tl.int32)
@@ -260,16 +262,16 @@ def standard_walk(
     if GIVEN:
         known = known | (removed == 0)
     _finish(
-        places, shares, result, tree, width, stop, law, removed, known == 0, alpha, beta, top, inverse,
+        places, shares, result, tree, width, stop, distribution, removed, known == 0, alpha, beta, top, inverse,
         tl.where(plain | is_sound(top), answer, -1),
     )  # fmt: skip
 
 
 @triton.jit
 def block_weigh(
-    logits, stride, vocabulary, table, rows, starts, nodes, tokens, laws, q, q_stride, totals, column,
+    logits, stride, vocabulary, table, rows, starts, nodes, tokens, distributions, q, q_stride, totals, column,
     tops, sums, winners, parts, largest, rest, inverses, answers, kept,
-    GIVEN: tl.constexpr, LAWS: tl.constexpr, MAPPED: tl.constexpr,
+    GIVEN: tl.constexpr, DISTRIBUTIONS: tl.constexpr, MAPPED: tl.constexpr,
     NODES: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Fill in, for each row of one chain, 1 / its sum, and b of its own draft, 1 at the newest id."""
@@ -285,20 +287,20 @@ def block_weigh(
     node = alive & (lane > 0)
     own = tl.load(nodes + tree) + lane - 1
     token = tl.load(tokens + own, mask=node, other=-1).to(tl.int64)
-    law = tl.load(laws + own, mask=node, other=-1).to(tl.int64)
+    distribution = tl.load(distributions + own, mask=node, other=-1).to(tl.int64)
     weights, up = _weigh_nodes(logits, stride, vocabulary, table, rows, largest, start, row, node, token, lane - 1)
-    whole = tl.load(rest + up, mask=node, other=1.0) + tl.where(law < 0, weights, 0.0)
+    whole = tl.load(rest + up, mask=node, other=1.0) + tl.where(distribution < 0, weights, 0.0)
     inverse = 1.0 / tl.where(whole > 0, whole, 1.0)
     tl.store(inverses + up, inverse, mask=node)
     final = tl.load(rest + end - 1)
     tl.store(inverses + end - 1, 1.0 / tl.where(final > 0, final, 1.0))
     p = weights * inverse
     ratio = p
-    if LAWS:
-        soft = node & (law >= 0)
-        rows_of_q = q + tl.maximum(law, 0) * q_stride
-        drafted = law_at(rows_of_q, column, token, soft & (token >= 0), MAPPED)
-        total = tl.load(totals + tl.maximum(law, 0), mask=soft, other=1.0)
+    if DISTRIBUTIONS:
+        soft = node & (distribution >= 0)
+        rows_of_q = q + tl.maximum(distribution, 0) * q_stride
+        drafted = distribution_at(rows_of_q, column, token, soft & (token >= 0), MAPPED)
+        total = tl.load(totals + tl.maximum(distribution, 0), mask=soft, other=1.0)
         possible = (drafted > 0) & (total > 0)
         divided = tl.where(possible, p * total / tl.where(possible, drafted, 1.0), 0.0)
         ratio = tl.where(soft, divided, p)
@@ -313,9 +315,9 @@ def block_weigh(
 
 @triton.jit(do_not_specialize=["purpose"])
 def block_walk(
-    table, rows, starts, nodes, laws, totals, excess, parts, purpose, largest, rest, inverses, answers, kept,
+    table, rows, starts, nodes, distributions, totals, excess, parts, purpose, largest, rest, inverses, answers, kept,
     chances, places, shares, result, width,
-    GIVEN: tl.constexpr, LAWS: tl.constexpr, NODES: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    GIVEN: tl.constexpr, DISTRIBUTIONS: tl.constexpr, NODES: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Make all tests of one chain, and accept the drafts up to the last one that passes."""
     tree = tl.program_id(0).to(tl.int64)
@@ -329,16 +331,16 @@ def block_walk(
     b = tl.load(kept + row, mask=node, other=0.0)
     # A point mass after the draft takes its id out of b p; what is left was summed without it.
     mass = b * tl.load(rest + row, mask=inner, other=0.0) * tl.load(inverses + row, mask=inner, other=0.0)
-    if LAWS:
+    if DISTRIBUTIONS:
         at = tl.arange(0, PARTS)
         for chunk in range(start, end - 1, ROWS):
             some = chunk + tl.arange(0, ROWS)
-            drawn = tl.load(laws + first + some - start, mask=some < end - 1, other=-1) >= 0
+            drawn = tl.load(distributions + first + some - start, mask=some < end - 1, other=-1) >= 0
             inside = (drawn & (some > start))[:, None] & (at < parts)[None, :]
             share = tl.load(excess + some[:, None] * parts + at[None, :], mask=inside, other=0.0)
             tl.store(excess + some * parts, tl.sum(share, 1), mask=drawn & (some > start))
         tl.debug_barrier()
-        drawn = tl.load(laws + first + lane, mask=inner, other=-1) >= 0
+        drawn = tl.load(distributions + first + lane, mask=inner, other=-1) >= 0
         mass = tl.where(drawn, tl.load(excess + row * parts, mask=inner & drawn, other=0.0), mass)
     left = mass + (1.0 - b)
     h = tl.where(left > 0, mass / tl.where(left > 0, left, 1.0), 1.0)
@@ -353,17 +355,17 @@ def block_walk(
     tl.store(path + lane - 1, first + lane - 1, mask=node & (lane <= tau))
     stop = start + tau
     leaf = stop == end - 1
-    law = tl.load(laws + first + tau, mask=stop < end - 1, other=-1).to(tl.int64)
+    distribution = tl.load(distributions + first + tau, mask=stop < end - 1, other=-1).to(tl.int64)
     beta = tl.sum(u * 0.0, 0)
-    if LAWS:
-        beta = 1.0 / tl.load(totals + tl.maximum(law, 0))
-        beta = tl.where(law >= 0, beta, 0.0)
+    if DISTRIBUTIONS:
+        beta = 1.0 / tl.load(totals + tl.maximum(distribution, 0))
+        beta = tl.where(distribution >= 0, beta, 0.0)
     top = tl.load(largest + stop)
     known = plain | (is_sound(top) == 0)
     if GIVEN:
         known = known | leaf
-    removed = tl.where(leaf | (law >= 0), 0, 1).to(tl.int64)
+    removed = tl.where(leaf | (distribution >= 0), 0, 1).to(tl.int64)
     _finish(
-        places, shares, result, tree, width, stop, law, removed, known == 0, tl.load(kept + stop), beta, top,
+        places, shares, result, tree, width, stop, distribution, removed, known == 0, tl.load(kept + stop), beta, top,
         tl.load(inverses + stop), tl.where(plain | is_sound(top), tl.load(answers + stop), -1),
     )  # fmt: skip

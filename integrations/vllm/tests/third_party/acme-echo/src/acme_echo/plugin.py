@@ -21,7 +21,7 @@ class EchoPlugin:
 
     @hookimpl
     def specdec_method_traits(self, ctx):
-        return MethodTraits(rows="none", law="deterministic", weights="none")
+        return MethodTraits(rows="none", draft_distribution="deterministic", weights="none")
 
     @hookimpl
     def specdec_make_proposer(self, ctx):

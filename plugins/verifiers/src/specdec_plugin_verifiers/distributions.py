@@ -1,4 +1,4 @@
-"""The laws that soft drafts were drawn from, and what is left of the target's law after rejections; decides nothing."""
+"""The distributions q that soft drafts were drawn from, and what rejections leave of the target's p."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from specdec_core.errors import ContractError
 
 
 @dataclass(slots=True)
-class Laws:
-    """Laws of soft drafts, used as they are: a row that adds up to c stands for the law q / c.
+class Distributions:
+    """Distributions of soft drafts, used as they are: a row that adds up to c stands for the distribution q / c.
 
     q       [m, V_d] float32; [0, 1] where no draft is soft
     total   [m] float64, what each row of q adds up to
@@ -27,7 +27,7 @@ class Laws:
     column: Tensor | None = None
 
     def at(self, q_row: Tensor, ids: Tensor) -> Tensor:
-        """Return q, float64, of target ids [a, c] under laws q_row [a]; 0 where that is -1 or no column has the id."""
+        """Return q, float64, of target ids [a, c] in the rows q_row [a]; 0 where that is -1 or no column has the id."""
         if not len(self.q):
             return torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
         columns = ids if self.column is None else self.column[ids]
@@ -36,7 +36,7 @@ class Laws:
         return torch.where(known, values, 0.0)
 
     def totals(self, q_row: Tensor, removed: Tensor | None = None) -> Tensor:
-        """Return what laws q_row [a] add up to without ids `removed` [a, c], [a] float64; 1 where q_row is -1.
+        """Return what distributions q_row [a] add up to without ids `removed` [a, c], [a] float64; 1 where q_row is -1.
 
         -1 among `removed` is no id. What is left is summed, since a difference would be rounding where little is left.
         """
@@ -47,7 +47,7 @@ class Laws:
         return torch.where(q_row >= 0, total, 1.0)
 
     def _without(self, rows: Tensor, removed: Tensor) -> Tensor:
-        """Return laws `rows` [a] in float64 with 0 at the target ids `removed` [a, c], [a, V_d]."""
+        """Return distributions `rows` [a] in float64 with 0 at the target ids `removed` [a, c], [a, V_d]."""
         result = self.q[rows].double()
         columns = removed if self.column is None else torch.where(removed >= 0, self.column[removed.clamp_min(0)], -1)
         row, place = (columns >= 0).nonzero(as_tuple=True)
@@ -61,8 +61,8 @@ class Remainder:
 
     rows     [n] int64, rows of p (and of the noise)
     alpha    [n] float64
-    beta     [n] float64; 0 where there is no law
-    q_row    [n] int64, -1 = no law
+    beta     [n] float64; 0 where there is no distribution
+    q_row    [n] int64, -1 = no distribution
     removed  [n, c] int64 target ids, -1 = none
     """
 
@@ -73,27 +73,27 @@ class Remainder:
     removed: Tensor
 
 
-class LawReader:
-    """Reads the laws of drafts; the map of a draft vocabulary is turned round once and kept."""
+class DistributionReader:
+    """Reads the distributions of drafts; the map of a draft vocabulary is turned round once and kept."""
 
     def __init__(self) -> None:
         """Know no map yet."""
         self._d2t: Tensor | None = None
         self._maps: tuple[Tensor, Tensor] | None = None
 
-    def read(self, draft: Draft, vocab_size: int, device: torch.device) -> Laws:
-        """Return the laws of a draft in host form for a target of `vocab_size` ids; raises ContractError."""
+    def read(self, draft: Draft, vocab_size: int, device: torch.device) -> Distributions:
+        """Return the distributions of a draft in host form for a target of `vocab_size` ids; raises ContractError."""
         if draft.q is None:
-            return Laws(torch.zeros(0, 1, device=device), torch.zeros(0, dtype=torch.float64, device=device))
+            return Distributions(torch.zeros(0, 1, device=device), torch.zeros(0, dtype=torch.float64, device=device))
         q = draft.q.detach().to(device, torch.float32, non_blocking=True)
         ids, column = (None, None) if draft.d2t is None else self._inverse(draft.d2t, vocab_size, device)
         width = vocab_size if ids is None else len(ids)
         if q.shape[1] != width:
-            message = f"the laws of the drafts have {q.shape[1]} columns, expected {width}"
+            message = f"the distributions of the drafts have {q.shape[1]} columns, expected {width}"
             raise ContractError(message)
         # In trees, what remains after the likeliest children can be far below float32's rounding of the whole.
         total = q.sum(-1, dtype=torch.float64 if draft.parents is not None else None).double()
-        return Laws(q, total, ids, column)
+        return Distributions(q, total, ids, column)
 
     def _inverse(self, d2t: Tensor, vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the target id of each column and the column of each target id."""

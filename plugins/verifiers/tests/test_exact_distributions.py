@@ -1,4 +1,4 @@
-"""The output laws of `standard` and `block`, enumerated: every draft, every outcome, with the code's own numbers."""
+"""The output's distribution with `standard` and `block`, enumerated: each draft, each outcome, by its numbers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 
 from specdec_core.draft import Draft
 from specdec_plugin_verifiers.block import BlockTests, remainders
+from specdec_plugin_verifiers.distributions import DistributionReader, Remainder
 from specdec_plugin_verifiers.kernels import torch_ref
-from specdec_plugin_verifiers.laws import LawReader, Remainder
 
 TOLERANCE = 1e-12
 ONE = Fraction(1)
 
 
-def laws(seed, shape, size, zeros=True):
-    """Random laws whose entries are whole multiples of 1/64, exact in float32; one entry of each may be 0."""
+def distributions(seed, shape, size, zeros=True):
+    """Random distributions whose entries are whole multiples of 1/64, exact in float32; one entry of each may be 0."""
     rng = np.random.default_rng(seed)
     result = rng.multinomial(64 - size, np.full(size, 1 / size), shape) + 1
     if zeros:
@@ -42,7 +42,7 @@ def children_of_a_node(p, q, tokens, soft):
     draft = Draft(
         [len(tokens)], np.int32(tokens), np.full(len(tokens), -1, np.int32), torch.from_numpy(np.float32([q]))
     )
-    read, target = LawReader().read(draft, len(p), torch.device("cpu")), torch.from_numpy(np.float32([p]))
+    read, target = DistributionReader().read(draft, len(p), torch.device("cpu")), torch.from_numpy(np.float32([p]))
     ratio, alpha, beta = torch_ref.accept(target, *given, read)
     left = Remainder(torch.tensor([0]), alpha, beta, given[2], given[0])
     weights = exact(torch_ref.weights(target, left, read)[0])
@@ -56,15 +56,15 @@ def children_of_a_node(p, q, tokens, soft):
     ]
 
 
-def law_of_a_node(p, q, drawn):
-    """Return the law of what a node emits, over `drawn`: (chance, tokens, soft) of every set of children."""
-    law = [Fraction(0)] * len(p)
+def distribution_of_a_node(p, q, drawn):
+    """Return the distribution of what a node emits, over `drawn`: (chance, tokens, soft) of every set of children."""
+    distribution = [Fraction(0)] * len(p)
     for chance, tokens, soft in drawn:
         accepted, ended = children_of_a_node(p, q, tokens, soft)
         for token, value in zip(tokens, accepted, strict=True):
-            law[token] += chance * value
-        law = [a + chance * b for a, b in zip(law, ended, strict=True)]
-    return law
+            distribution[token] += chance * value
+        distribution = [a + chance * b for a, b in zip(distribution, ended, strict=True)]
+    return distribution
 
 
 def drawn_children(q, kinds, *, replace=False, avoid=True):
@@ -90,12 +90,12 @@ def drawn_children(q, kinds, *, replace=False, avoid=True):
     return list(grow(ONE, [], []))
 
 
-def assert_equals(law, p):
-    assert max(abs(float(a - b)) for a, b in zip(law, exact(p), strict=True)) < TOLERANCE
+def assert_equals(distribution, p):
+    assert max(abs(float(a - b)) for a, b in zip(distribution, exact(p), strict=True)) < TOLERANCE
 
 
-def assert_differs(law, p):
-    assert max(abs(float(a - b)) for a, b in zip(law, exact(p), strict=True)) > 1e-3
+def assert_differs(distribution, p):
+    assert max(abs(float(a - b)) for a, b in zip(distribution, exact(p), strict=True)) > 1e-3
 
 
 KINDS = {
@@ -113,42 +113,42 @@ KINDS = {
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
-def test_a_node_emits_the_targets_law_whatever_its_children_are(kinds, seed):
-    p, q = laws(seed, (), 5), laws(100 + seed, (), 5, zeros=seed < 2)
-    assert_equals(law_of_a_node(p, q, drawn_children(q, kinds)), p)
+def test_a_node_emits_the_targets_distribution_whatever_its_children_are(kinds, seed):
+    p, q = distributions(seed, (), 5), distributions(100 + seed, (), 5, zeros=seed < 2)
+    assert_equals(distribution_of_a_node(p, q, drawn_children(q, kinds)), p)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kinds", [["q", "q"], ["q", "q", "q"], [0, "q", "q"], ["q", 1, "q"]], ids=str)
-def test_children_drawn_independently_repeat_each_other_and_the_law_holds(kinds, seed):
-    p, q = laws(seed, (), 4), laws(100 + seed, (), 4)
-    assert_equals(law_of_a_node(p, q, drawn_children(q, kinds, replace=True)), p)
+def test_children_drawn_independently_repeat_each_other_and_the_distribution_holds(kinds, seed):
+    p, q = distributions(seed, (), 4), distributions(100 + seed, (), 4)
+    assert_equals(distribution_of_a_node(p, q, drawn_children(q, kinds, replace=True)), p)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_children_without_replacement_follow_the_known_law(count):
+def test_children_without_replacement_follow_the_known_distribution(count):
     """Candidates of a node with p = (.5, .3, .15, .05) and q = (.1, .2, .3, .4)."""
     p, q = np.float32([0.5, 0.3, 0.15, 0.05]), np.float32([0.1, 0.2, 0.3, 0.4])
-    law = law_of_a_node(p, q, drawn_children(q, ["q"] * count))
-    assert max(abs(float(a) - b) for a, b in zip(law, p.tolist(), strict=True)) < 1e-7
+    distribution = distribution_of_a_node(p, q, drawn_children(q, ["q"] * count))
+    assert max(abs(float(a) - b) for a, b in zip(distribution, p.tolist(), strict=True)) < 1e-7
 
 
-def test_laws_that_do_not_add_up_to_one_are_used_as_they_are_and_stand_for_their_multiples():
+def test_distributions_that_do_not_add_up_to_one_are_used_as_they_are_and_stand_for_their_multiples():
     """docs/bug-reports.md, row 2: q in a coarse dtype; the draft was drawn in proportion to it."""
-    p, q = laws(3, (), 4), laws(4, (), 4, zeros=False)
+    p, q = distributions(3, (), 4), distributions(4, (), 4, zeros=False)
     coarse = torch.tensor(q * 0.993, dtype=torch.bfloat16).float().numpy()
     assert abs(coarse.sum() - 1) > 1e-3
     for kinds in (["q"], ["q", "q", "q"]):
-        assert_equals(law_of_a_node(p, coarse, drawn_children(coarse, kinds)), p)
+        assert_equals(distribution_of_a_node(p, coarse, drawn_children(coarse, kinds)), p)
 
 
-def test_this_enumeration_sees_children_of_another_law_than_they_are_said_to_have():
-    p, q = laws(0, (), 4), laws(100, (), 4, zeros=False)
-    assert_differs(law_of_a_node(p, q, drawn_children(p, ["q"])), p)
+def test_this_enumeration_sees_children_of_another_distribution_than_they_are_said_to_have():
+    p, q = distributions(0, (), 4), distributions(100, (), 4, zeros=False)
+    assert_differs(distribution_of_a_node(p, q, drawn_children(p, ["q"])), p)
     best = int(np.argmax(q))
-    assert_differs(law_of_a_node(p, q, [(ONE, [best], [True])]), p)  # docs/bug-reports.md, row 1
+    assert_differs(distribution_of_a_node(p, q, [(ONE, [best], [True])]), p)  # docs/bug-reports.md, row 1
     ordered = [(chance, sorted(tokens), soft) for chance, tokens, soft in drawn_children(q, ["q", "q"])]
-    assert_differs(law_of_a_node(p, q, ordered), p)  # not in the order of drawing
+    assert_differs(distribution_of_a_node(p, q, ordered), p)  # not in the order of drawing
 
 
 V, M = 3, 3
@@ -156,12 +156,12 @@ KINDS_OF_CHAINS = {"soft": "qqq", "one-hot": "111", "mixed": "q1q", "mixed other
 
 
 class World:
-    """Laws p and q of every text of up to M ids; drafts of kind "1" are a fixed id of their text."""
+    """Distributions p and q of every text of up to M ids; drafts of kind "1" are a fixed id of their text."""
 
     def __init__(self, seed):
         texts = [text for n in range(M + 1) for text in itertools.product(range(V), repeat=n)]
-        self.p = dict(zip(texts, laws(seed, len(texts), V), strict=True))
-        self.q = dict(zip(texts, laws(1000 + seed, len(texts), V, zeros=seed % 2 == 0), strict=True))
+        self.p = dict(zip(texts, distributions(seed, len(texts), V), strict=True))
+        self.q = dict(zip(texts, distributions(1000 + seed, len(texts), V, zeros=seed % 2 == 0), strict=True))
         self.fixed = dict(zip(texts, np.random.default_rng(seed).integers(0, V, len(texts)).tolist(), strict=True))
 
     def drafts(self, kinds):
@@ -184,7 +184,7 @@ class World:
         return draft
 
     def rows(self, ids):
-        """Laws p at the logits rows of a chain."""
+        """Distributions p at the logits rows of a chain."""
         return np.array([self.p[ids[:i]] for i in range(len(ids) + 1)])
 
     def chance(self, text, start):
@@ -195,16 +195,16 @@ class World:
         return chance
 
     def assert_lossless(self, outcomes, length):
-        """Compare the law of the first `length` ids with the target's; what outcomes leave open, the target adds.
+        """Compare the distribution of the first `length` ids with the target's, which adds what outcomes leave open.
 
         `outcomes` are (chance, ids emitted).
         """
-        law = dict.fromkeys(itertools.product(range(V), repeat=length), Fraction(0))
+        distribution = dict.fromkeys(itertools.product(range(V), repeat=length), Fraction(0))
         for chance, emitted in outcomes:
-            for text in law:
+            for text in distribution:
                 if text[: len(emitted)] == emitted[:length]:
-                    law[text] += chance * self.chance(text, len(emitted))
-        worst = max(abs(float(got - self.chance(text, 0))) for text, got in law.items())
+                    distribution[text] += chance * self.chance(text, len(emitted))
+        worst = max(abs(float(got - self.chance(text, 0))) for text, got in distribution.items())
         assert worst < 1e-6, worst  # softmax in float32
         return worst
 
@@ -223,9 +223,9 @@ def standard_outcomes(world, kinds, trial):
         families = call.forest.families(np.arange(len(rows)))
         given = [torch.from_numpy(part) for part in (families.tokens, families.soft, families.q_row)]
         p = torch.softmax(call.logits, -1)
-        ratio, alpha, beta = call.op("accept")(p, *given, call.laws)
+        ratio, alpha, beta = call.op("accept")(p, *given, call.distributions)
         left = Remainder(torch.arange(len(rows)), alpha, beta, given[2], given[0])
-        weights = torch_ref.weights(p, left, call.laws)
+        weights = torch_ref.weights(p, left, call.distributions)
         for i in range(len(ids) + 1):
             here = min(ONE, Fraction(float(ratio[i, 0]))) if i < len(ids) else Fraction(0)
             yield from ((chance * (1 - here) * value, (*ids[:i], token)) for value, token in ends(weights[i], rows[i]))
@@ -239,7 +239,7 @@ def block_outcomes(world, kinds, trial):
         tests = BlockTests.of(call, np.arange(len(ids)))
         reached = torch.cat([torch.ones(1, dtype=torch.float64), tests.b[0]])
         left = remainders(call, tests.families, torch.arange(len(rows)), reached)
-        weights = torch_ref.weights(tests.p, left, call.laws)
+        weights = torch_ref.weights(tests.p, left, call.distributions)
         for tau in range(len(ids), -1, -1):
             here = Fraction(float(tests.h[0, tau - 1])) if tau else ONE
             yield from ((chance * here * value, (*ids[:tau], token)) for value, token in ends(weights[tau], rows[tau]))
@@ -252,7 +252,7 @@ OUTCOMES = {"standard": standard_outcomes, "block": block_outcomes}
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kinds", KINDS_OF_CHAINS.values(), ids=KINDS_OF_CHAINS)
 @pytest.mark.parametrize("rule", OUTCOMES)
-def test_chains_emit_the_targets_law(rule, kinds, seed, trial):
+def test_chains_emit_the_targets_distribution(rule, kinds, seed, trial):
     World(seed).assert_lossless(OUTCOMES[rule](World(seed), kinds, trial), len(kinds) + 1)
 
 

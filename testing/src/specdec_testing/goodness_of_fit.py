@@ -1,4 +1,4 @@
-"""Chi-square tests of counts against a known law, with small expected cells pooled; knows nothing of models."""
+"""Chi-square tests of counts against known probabilities, with small expected cells pooled; knows nothing of models."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def count(draws: npt.ArrayLike, size: int) -> npt.NDArray[np.int64]:
     return np.bincount(ids, minlength=size)
 
 
-def fit(counts: npt.ArrayLike, law: npt.ArrayLike) -> Fit:
-    """Test counts [V], or [rows, V] with a law for each row, against probabilities of the same shape.
+def fit(counts: npt.ArrayLike, distribution: npt.ArrayLike) -> Fit:
+    """Test counts [V], or [rows, V] with a distribution for each row, against probabilities of the same shape.
 
     Cells with an expected count below 5 are pooled, row by row. A pool that is still below 5 joins the smallest cell
     of its row and is tested by its own binomial tail as well, since many draws of rare ids would else go unseen. The
     p-value is that of both kinds of test together (Bonferroni). An id of probability 0 that was drawn gives 0.
     """
     observed = np.atleast_2d(np.asarray(counts, np.float64))
-    expected = np.atleast_2d(np.asarray(law, np.float64))
+    expected = np.atleast_2d(np.asarray(distribution, np.float64))
     if observed.shape != expected.shape:
-        message = f"counts are {list(observed.shape)} and the law is {list(expected.shape)}"
+        message = f"counts are {list(observed.shape)} and the distribution is {list(expected.shape)}"
         raise ValueError(message)
     impossible = np.argwhere((expected == 0) & (observed > 0))
     if len(impossible):
@@ -74,16 +74,16 @@ def _rare_tail(got: npt.NDArray[np.float64], probabilities: npt.NDArray[np.float
     return float(stats.binom.sf(got[rare].sum() - 1, got.sum(), probabilities[rare].sum()))
 
 
-def assert_follows(counts: npt.ArrayLike, law: npt.ArrayLike, significance: float = 1e-4) -> Fit:
+def assert_follows(counts: npt.ArrayLike, distribution: npt.ArrayLike, significance: float = 1e-4) -> Fit:
     """Raise AssertionError if counts like these, or further off, have a probability below `significance`."""
-    result = fit(counts, law)
+    result = fit(counts, distribution)
     if result.freedom == 0:
         message = "too few counts to say anything: no row has two cells with an expected count of 5"
         raise AssertionError(message)
     if result.p_value < significance:
         message = (
-            f"counts do not follow the law: chi-square {result.statistic:.1f} with {result.freedom} degrees of "
-            f"freedom, p = {result.p_value:.2e} < {significance:g}; furthest off is {result.worst}"
+            f"counts do not follow the distribution: chi-square {result.statistic:.1f} with {result.freedom} degrees "
+            f"of freedom, p = {result.p_value:.2e} < {significance:g}; furthest off is {result.worst}"
         )
         raise AssertionError(message)
     return result

@@ -1,4 +1,4 @@
-"""Draws with parameters set follow the law that the parameters mean; a row processed without its drafts does not."""
+"""Draws with parameters set follow the distribution that these mean; a row processed without its drafts does not."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from definition import law_after
+from definition import distribution_after
 from runs import run
 
 from specdec_engine import SamplingParams
 from specdec_engine.requests.scheduled_rows import ScheduledRows
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.stubs import Fixed, Soft
 from specdec_testing.table import random_table, table_target
 
@@ -21,7 +21,7 @@ TABLE = random_table(VOCAB, seed=8)
 MODEL = table_target(TABLE, num_layers=1, max_position_embeddings=32)
 DRAWS = 1000
 LENGTH = 3
-# Each is a law of its own; all run side by side in one batch.
+# Each is a distribution of its own; all run side by side in one batch.
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "repetition": {"repetition_penalty": 2.5},
@@ -54,23 +54,23 @@ def said(stub: Any, config: dict[str, Any] | None = None, cases: Any = CASES) ->
     return counts
 
 
-def law_of(values: dict[str, Any]) -> Any:
-    """The law of whole texts, from the definition."""
-    one, law = params(values, 0), np.zeros((VOCAB,) * LENGTH)
+def distribution_of(values: dict[str, Any]) -> Any:
+    """The distribution of whole texts, from the definition."""
+    one, distribution = params(values, 0), np.zeros((VOCAB,) * LENGTH)
     for text in itertools.product(range(VOCAB), repeat=LENGTH):
         p, ended = 1.0, False
         for place, token in enumerate(text):
             if ended:
                 p *= token == 0
                 continue
-            p *= law_after(TABLE, one, PROMPT, text[:place])[token]
+            p *= distribution_after(TABLE, one, PROMPT, text[:place])[token]
             ended = place + 1 >= one.min_tokens and token in (one.stop_token_ids or ())
-        law[text] += p
-    assert abs(law.sum() - 1) < 1e-9
-    return law
+        distribution[text] += p
+    assert abs(distribution.sum() - 1) < 1e-9
+    return distribution
 
 
-LAWS = {case: law_of(values) for case, values in CASES.items()}
+DISTRIBUTIONS = {case: distribution_of(values) for case, values in CASES.items()}
 HISTORY = {name: CASES[name] for name in ("repetition", "counts", "words")}
 RUNS: dict[str, tuple[Any, dict[str, Any] | None, dict[str, Any]]] = {
     "one-hot, coupled": (lambda: Fixed([1, 3]), None, CASES),
@@ -81,14 +81,14 @@ RUNS: dict[str, tuple[Any, dict[str, Any] | None, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", RUNS)
-def test_texts_follow_the_law_of_their_parameters_in_one_batch(case: str) -> None:
+def test_texts_follow_the_distribution_of_their_parameters_in_one_batch(case: str) -> None:
     stub, config, cases = RUNS[case]
     for name, counts in said(stub(), config, cases).items():
-        assert_follows(counts.reshape(1, -1), LAWS[name].reshape(1, -1))
+        assert_follows(counts.reshape(1, -1), DISTRIBUTIONS[name].reshape(1, -1))
 
 
 def test_these_checks_see_penalties_and_words_that_leave_out_the_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScheduledRows, "path", lambda self, row: np.empty(0, np.int32))
     for name, counts in said(Fixed([1, 3]), cases=HISTORY).items():
-        with pytest.raises(AssertionError, match="do not follow the law"):
-            assert_follows(counts.reshape(1, -1), LAWS[name].reshape(1, -1))
+        with pytest.raises(AssertionError, match="do not follow the distribution"):
+            assert_follows(counts.reshape(1, -1), DISTRIBUTIONS[name].reshape(1, -1))

@@ -1,4 +1,4 @@
-"""What is settled for MTP modules: where they are, k and its rules, names of old, what is run, what explain says."""
+"""What is resolved for MTP modules: where they are, k and its rules, names of old, what is run, what explain says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mtp_folders import DEEPSEEK, DRAFTING, deepseek, folder_of, model_of, reasons, settled
+from mtp_folders import DEEPSEEK, DRAFTING, deepseek, folder_of, model_of, reasons, resolve_config
 
 from specdec_core.config.resolve import resolve
 from specdec_core.errors import ConfigError, ConfigWarning, DeprecatedNameWarning
@@ -37,7 +37,7 @@ glm5_next_mtp step5_mtp
 def test_without_a_model_the_modules_are_those_of_the_target(family: str, tmp_path: Path) -> None:
     target = model_of(tmp_path / "target", family)
     before = json.loads(Path(target, "config.json").read_text())
-    resolved = settled(target)
+    resolved = resolve_config(target)
     assert resolved.draft is not None
     assert resolved.draft.model == target
     assert resolved.draft.hf_config["n_predict"] == 1
@@ -47,7 +47,7 @@ def test_without_a_model_the_modules_are_those_of_the_target(family: str, tmp_pa
 
 def test_the_modules_may_be_in_another_checkpoint(tmp_path: Path) -> None:
     target = folder_of(tmp_path / "target", {**DEEPSEEK, "num_nextn_predict_layers": 0})
-    resolved = settled(target, model=deepseek(tmp_path / "modules", 2))
+    resolved = resolve_config(target, model=deepseek(tmp_path / "modules", 2))
     assert resolved.draft is not None
     assert resolved.draft.model == str(tmp_path / "modules")
     assert resolved.num_speculative_tokens == 2
@@ -86,38 +86,38 @@ def test_a_target_that_came_as_an_object_needs_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("modules", [1, 2, 3])
 def test_k_is_the_number_of_modules_and_the_reason_names_the_key(modules: int, tmp_path: Path) -> None:
-    resolved = settled(deepseek(tmp_path / "target", modules))
+    resolved = resolve_config(deepseek(tmp_path / "target", modules))
     assert resolved.num_speculative_tokens == modules
     assert resolved.traits.n_predict == modules
     assert reasons(resolved)[K] == f"n_predict of DeepSeek V3, R1, V3.1: num_nextn_predict_layers is {modules}"
 
 
 def test_a_number_that_is_the_familys_own_is_said_to_be(tmp_path: Path) -> None:
-    resolved = settled(model_of(tmp_path / "target", "longcat"))
+    resolved = resolve_config(model_of(tmp_path / "target", "longcat"))
     assert reasons(resolved)[K] == "n_predict of LongCat-Flash: the family's default is 1"
 
 
 def test_k_may_be_less_than_n_predict_without_a_word(tmp_path: Path) -> None:
-    resolved = settled(deepseek(tmp_path / "target", 3), num_speculative_tokens=2)
+    resolved = resolve_config(deepseek(tmp_path / "target", 3), num_speculative_tokens=2)
     assert (resolved.num_speculative_tokens, reasons(resolved)[K]) == (2, "given")
 
 
 def test_k_above_n_predict_is_a_multiple_with_a_warning_or_refused(tmp_path: Path) -> None:
     target = deepseek(tmp_path / "target", 2)
     with pytest.warns(ConfigWarning, match="4 is above the n_predict of mtp, 2: its modules are used 2 times") as said:
-        resolved = settled(target, num_speculative_tokens=4)
+        resolved = resolve_config(target, num_speculative_tokens=4)
     assert len(said) == 1
     assert resolved.num_speculative_tokens == 4
     with pytest.raises(ConfigError, match=r"5 given, and above its n_predict of 2 mtp takes only multiples of 2"):
-        settled(target, num_speculative_tokens=5)
+        resolve_config(target, num_speculative_tokens=5)
 
 
 def test_without_a_number_k_must_be_given_and_any_is_right(tmp_path: Path) -> None:
     settings, names = DRAFTING["deepseek"]
     target = folder_of(tmp_path / "target", {k: v for k, v in settings.items() if "nextn" not in k}, names)
     with pytest.raises(ConfigError, match=rf"{K}: is required: mtp has no default for it here"):
-        settled(target)
-    resolved = settled(target, num_speculative_tokens=5)
+        resolve_config(target)
+    resolved = resolve_config(target, num_speculative_tokens=5)
     assert (resolved.num_speculative_tokens, resolved.traits.n_predict) == (5, None)
 
 
@@ -164,27 +164,32 @@ def test_several_modules_run_one_after_the_other_unless_told_otherwise(given: An
 
 
 def test_the_traits_are_those_of_modules_in_the_target(tmp_path: Path) -> None:
-    traits = settled(deepseek(tmp_path / "target", 2)).traits
-    assert (traits.shape, traits.rows, traits.law, traits.weights) == ("chain", "all", "deterministic", "target")
+    traits = resolve_config(deepseek(tmp_path / "target", 2)).traits
+    assert (traits.shape, traits.rows, traits.draft_distribution, traits.weights) == (
+        "chain",
+        "all",
+        "deterministic",
+        "target",
+    )
     assert (traits.hidden, traits.aux_layers, traits.when_off, traits.max_tokens) == (True, (), "gap", None)
 
 
 def test_mimo_reads_the_state_before_the_last_norm(tmp_path: Path) -> None:
-    traits = settled(model_of(tmp_path / "target", "mimo")).traits
+    traits = resolve_config(model_of(tmp_path / "target", "mimo")).traits
     assert (traits.hidden, traits.aux_layers) == (False, (3,))
 
 
 def test_drawn_drafts_are_soft_and_share_the_noise_where_it_is_asked_for(tmp_path: Path) -> None:
     target = deepseek(tmp_path / "target", 1)
-    drawn = settled(target, draft_sample_method="probabilistic")
-    assert (drawn.traits.law, drawn.traits.shares_noise, drawn.verifier) == ("soft", False, "standard")
-    shared = settled(target, draft_sample_method="probabilistic", rejection_sample_method="coupled")
+    drawn = resolve_config(target, draft_sample_method="probabilistic")
+    assert (drawn.traits.draft_distribution, drawn.traits.shares_noise, drawn.verifier) == ("soft", False, "standard")
+    shared = resolve_config(target, draft_sample_method="probabilistic", rejection_sample_method="coupled")
     assert (shared.traits.shares_noise, shared.verifier) == (True, "coupled")
 
 
 def test_the_hash_changes_with_the_recurrence(tmp_path: Path) -> None:
     target = deepseek(tmp_path / "target", 2)
-    kinds = {settled(target, mtp_recurrence=kind).compute_hash() for kind in ("auto", "reuse", "modules")}
+    kinds = {resolve_config(target, mtp_recurrence=kind).compute_hash() for kind in ("auto", "reuse", "modules")}
     assert len(kinds) == 3
 
 
@@ -218,7 +223,7 @@ def test_explain_says_why_a_family_does_not_draft(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_importing_the_plugin_loads_neither_pydantic_nor_torch_and_settling_needs_no_torch(tmp_path: Path) -> None:
+def test_importing_the_plugin_loads_neither_pydantic_nor_torch_and_resolving_needs_no_torch(tmp_path: Path) -> None:
     heavy = "('pydantic', 'numpy', 'torch', 'transformers')"
     target = deepseek(tmp_path / "target", 1)
     code = f"""
@@ -226,9 +231,9 @@ import sys
 import specdec_plugin_mtp.plugin
 print([name for name in {heavy} if name in sys.modules])
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from mtp_folders import settled
+from mtp_folders import resolve_config
 before = 'torch' in sys.modules
-settled({target!r})
+resolve_config({target!r})
 print(before, [name for name in ('torch', 'transformers') if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

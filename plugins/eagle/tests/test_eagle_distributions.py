@@ -1,4 +1,4 @@
-"""Drawn drafts: the laws that are reported are the oracle's, and the draws follow them, in chains and in trees."""
+"""Drawn drafts: the reported distributions are the oracle's, and the draws follow them, in chains and in trees."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from specdec_nn.drafters.hidden_state import ChainPlan, Round
 from specdec_nn.ops.race.reference import race_reference
 from specdec_plugin_eagle.static_tree import StaticTreePlan
 from specdec_testing.fakes import FakeRequest
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 
 TREE = ((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 1, 0))
 TEMPERATURES = (0.7, 0.0, 1.3)
@@ -46,7 +46,7 @@ def nodes_of(call: Call) -> list[tuple[Life, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"speculative_token_tree": str(list(TREE))}], ids=["chain", "tree"])
 @pytest.mark.parametrize("name", ["eagle", "eagle-minicpm-own-head", "eagle3", "eagle3-padded-head", "peagle"])
-def test_reported_laws_are_the_softmax_of_the_oracles_logits(
+def test_reported_distributions_are_the_softmax_of_the_oracles_logits(
     name: str, options: dict[str, str], tmp_path: Path
 ) -> None:
     layout = {**LAYOUTS, **PARALLEL}[name]
@@ -78,13 +78,13 @@ def test_reported_laws_are_the_softmax_of_the_oracles_logits(
                 continue
             assert q is not None
             assert q_row is not None
-            law = (logits / life.plan.temperature).softmax(-1)[logits.isfinite()]
-            torch.testing.assert_close(q[q_row[at]].double(), law, atol=1e-4, rtol=0)
+            distribution = (logits / life.plan.temperature).softmax(-1)[logits.isfinite()]
+            torch.testing.assert_close(q[q_row[at]].double(), distribution, atol=1e-4, rtol=0)
             compared += 1
     assert compared > 30
 
 
-def test_children_differ_and_share_the_law_of_their_parent(tmp_path: Path) -> None:
+def test_children_differ_and_share_the_distribution_of_their_parent(tmp_path: Path) -> None:
     host = hosted(LAYOUTS["eagle3"], tmp_path / "x", len(TREE), speculative_token_tree=str(list(TREE)))
     seen = 0
     for _ in range(8):
@@ -101,7 +101,7 @@ def test_children_differ_and_share_the_law_of_their_parent(tmp_path: Path) -> No
             assert len({row for _, row in family}) == 1
         rows = [{row for _, row in family} for family in families.values()]
         drawn = [row for some in rows for row in some if row >= 0]
-        assert len(set(drawn)) == len(drawn), "each parent has a law of its own"
+        assert len(set(drawn)) == len(drawn), "each parent has a distribution of its own"
         seen += len(drawn)
     assert seen > 20
 
@@ -145,16 +145,16 @@ def family_of(logits: torch.Tensor, temperature: float, draws: int, children: in
 
 def test_the_first_two_children_are_drawn_without_replacement() -> None:
     draws, logits = 30_000, torch.tensor([1.2, 0.1, -0.4, 0.8, -1.5])
-    law = (logits.double() / 0.8).softmax(0).numpy()
+    distribution = (logits.double() / 0.8).softmax(0).numpy()
     tokens = family_of(logits, 0.8, draws, 3).tokens.reshape(draws, 3)
-    pairs = np.outer(law, law) / (1 - law)[:, None]
+    pairs = np.outer(distribution, distribution) / (1 - distribution)[:, None]
     np.fill_diagonal(pairs, 0.0)
-    assert_follows(np.bincount(tokens[:, 0], minlength=5), law)
+    assert_follows(np.bincount(tokens[:, 0], minlength=5), distribution)
     assert_follows(np.bincount(tokens[:, 0] * 5 + tokens[:, 1], minlength=25), pairs.ravel())
     thirds = np.zeros((5, 5, 5))
     for a in range(5):
         for b in range(5):
-            rest = law.copy()
+            rest = distribution.copy()
             rest[[a, b]] = 0.0
             thirds[a, b] = 0.0 if a == b else pairs[a, b] * rest / rest.sum()
     codes = tokens @ np.array([25, 5, 1])
@@ -163,7 +163,7 @@ def test_the_first_two_children_are_drawn_without_replacement() -> None:
 
 def test_chains_draw_each_place_anew_and_each_step_anew() -> None:
     draws, logits = 30_000, torch.tensor([0.3, 0.0, -0.9])
-    law = logits.double().softmax(0).numpy()
+    distribution = logits.double().softmax(0).numpy()
 
     def first_two(step: int) -> np.ndarray:
         picks = DraftSampler("probabilistic", race_reference, 3).begin(many(1.0, draws, step=step), None)
@@ -171,7 +171,7 @@ def test_chains_draw_each_place_anew_and_each_step_anew() -> None:
         return np.stack([picks.pick(logits.expand(draws, -1), everyone, depth).numpy() for depth in range(2)], 1)
 
     now, later = first_two(0), first_two(17)
-    together = np.outer(law, law).ravel()
+    together = np.outer(distribution, distribution).ravel()
     for a, b in ((now[:, 0], now[:, 1]), (now[:, 0], later[:, 0]), (now[:, 1], later[:, 0])):
         assert_follows(np.bincount(a * 3 + b, minlength=9), together)
     np.testing.assert_array_equal(first_two(0), now)
@@ -180,13 +180,13 @@ def test_chains_draw_each_place_anew_and_each_step_anew() -> None:
 def test_drafts_are_independent_of_the_targets_own_draws_with_the_same_keys() -> None:
     """They must be, as the verifier accepts by a rule that takes them for fresh; only shared noise is the target's."""
     draws, logits = 30_000, torch.tensor([0.3, 0.0, -0.9])
-    laws = logits.softmax(0).expand(draws, -1)
+    distributions = logits.softmax(0).expand(draws, -1)
     drafts = many(1.0, draws)
-    target = race_reference(laws, drafts.batch.noise, Purpose.TARGET).numpy()
+    target = race_reference(distributions, drafts.batch.noise, Purpose.TARGET).numpy()
     chain = DraftSampler("probabilistic", race_reference, 3).begin(drafts, None)
     first = chain.pick(logits.expand(draws, -1), np.arange(draws), 0).numpy()
     children = family_of(logits, 1.0, draws, 2).tokens.reshape(draws, 2)[:, 0]
-    together = np.outer(laws[0], laws[0]).ravel()
+    together = np.outer(distributions[0], distributions[0]).ravel()
     for drawn in (first, children):
         assert_follows(np.bincount(drawn * 3 + target, minlength=9), together)
     shared = DraftSampler("shared", race_reference, 3).begin(drafts, None)
@@ -195,7 +195,7 @@ def test_drafts_are_independent_of_the_targets_own_draws_with_the_same_keys() ->
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.05])
-def test_a_tree_of_drawn_children_leaves_the_targets_law_whatever_underflows(temperature: float) -> None:
+def test_a_tree_of_drawn_children_leaves_the_targets_distribution_whatever_underflows(temperature: float) -> None:
     """At a low temperature all but one id have probability 0 in float32, and further children cannot be drawn."""
     draws, logits = 30_000, torch.tensor([6.0, 0.0, -1.0, -2.0])
     draft = family_of(logits, temperature, draws, 3)
@@ -220,7 +220,7 @@ def standard_verifier() -> Verifier:
     return make_verifier(resolve(config, FamilyTarget(1.0).info, registry), registry)
 
 
-def test_a_request_at_temperature_zero_beside_others_gets_the_likeliest_and_no_law() -> None:
+def test_a_request_at_temperature_zero_beside_others_gets_the_likeliest_and_no_distribution() -> None:
     logits = torch.tensor([0.2, 0.3, 0.1])
     drafts = many(1.0, 50)
     drafts.batch = replace(

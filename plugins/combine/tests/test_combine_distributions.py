@@ -9,7 +9,7 @@ import pytest
 
 from specdec_core.draft import Draft
 from specdec_engine import LLM, SamplingParams
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.stubs import Fixed, Soft, stub_plugin
 from specdec_testing.table import joint, random_table, table_target
 

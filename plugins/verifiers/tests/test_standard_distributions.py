@@ -1,4 +1,4 @@
-"""The law of `standard` is the target's at every place of an emitted block, counted over many draws."""
+"""The distribution of `standard` is the target's at every place of an emitted block, counted over many draws."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from scipy.stats import chi2_contingency
 from specdec_core.draft import Draft
 from specdec_core.noise import Noise, Purpose
 from specdec_nn.ops.race.reference import exponential_reference, race_reference, uniform_reference
+from specdec_plugin_verifiers.distributions import Distributions, Remainder
 from specdec_plugin_verifiers.kernels import torch_ref
-from specdec_plugin_verifiers.laws import Laws, Remainder
 from specdec_plugin_verifiers.standard import Standard
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.table import random_table
 
 VOCAB = 6
@@ -24,22 +24,22 @@ NEWEST = np.arange(ROWS) % VOCAB
 SUBSET = np.array([0, 2, 3, 5])  # target ids that a drafter with a vocabulary of its own knows
 
 
-def drawn(rng, law, before, count=1, without=None):
-    """Draw ids [n, count] without replacement, in the order of drawing, from laws law[before]."""
-    weights = law[before].astype(np.float64)
+def drawn(rng, distribution, before, count=1, without=None):
+    """Draw ids [n, count] without replacement, in the order of drawing, from distributions distribution[before]."""
+    weights = distribution[before].astype(np.float64)
     if without is not None:
         np.put_along_axis(weights, without, 0.0, 1)
     scores = weights / rng.exponential(size=weights.shape)
     return np.argsort(-scores, axis=1)[:, :count]
 
 
-def chains(rng, kind, law=DRAFTER, ids=None):
-    """Chains of 0 to 4 drafts: drawn from a law of the id before, or its most likely id, or either."""
+def chains(rng, kind, distribution=DRAFTER, ids=None):
+    """Chains of 0 to 4 drafts: drawn from a distribution of the id before, or its most likely id, or either."""
     lengths = rng.integers(0, 5, len(NEWEST))
     tokens, rows = np.empty((len(NEWEST), 4), np.int64), np.empty((len(NEWEST), 4), np.int64)
     before = NEWEST
     for place in range(4):
-        sample, best = drawn(rng, law, before)[:, 0], law[before].argmax(1)
+        sample, best = drawn(rng, distribution, before)[:, 0], distribution[before].argmax(1)
         soft = {"soft": 1.0, "one-hot": 0.0, "mixed": 0.5}[kind] > rng.random(len(NEWEST))
         column = np.where(soft, sample, best)
         rows[:, place] = np.where(soft, before, -1)
@@ -47,7 +47,7 @@ def chains(rng, kind, law=DRAFTER, ids=None):
     there = np.arange(4) < lengths[:, None]
     draft = Draft(lengths.tolist(), tokens[there].astype(np.int32))
     if kind != "one-hot":
-        draft.q, draft.q_row = torch.from_numpy(law), rows[there].astype(np.int32)
+        draft.q, draft.q_row = torch.from_numpy(distribution), rows[there].astype(np.int32)
         draft.d2t = None if ids is None else torch.from_numpy(ids - np.arange(len(ids)))
     return draft
 
@@ -91,15 +91,15 @@ def test_chains(kind, host_draws, kernels, emit, transitions):
 
 def test_a_draft_vocabulary_in_any_order(kernels, emit, transitions):
     ids = SUBSET[[2, 0, 3, 1]]
-    law = np.random.default_rng(2).dirichlet(np.ones(len(ids)), VOCAB).astype(np.float32)
-    draft = chains(np.random.default_rng(3), "soft", law, ids)
+    distribution = np.random.default_rng(2).dirichlet(np.ones(len(ids)), VOCAB).astype(np.float32)
+    draft = chains(np.random.default_rng(3), "soft", distribution, ids)
     verdict = emit(TABLE, NEWEST, draft, verifier=Standard(kernels))
     assert set(draft.tokens.tolist()) == set(SUBSET.tolist())
     assert_all_places_follow(verdict, transitions, 3)
 
 
-def test_laws_of_a_coarse_dtype_are_used_as_the_drafts_were_drawn_from_them(kernels, emit, transitions):
-    """docs/bug-reports.md, row 2: drawn in bfloat16, compared with the bfloat16 law, which does not add up to 1."""
+def test_distributions_of_a_coarse_dtype_are_used_as_the_drafts_were_drawn_from_them(kernels, emit, transitions):
+    """docs/bug-reports.md, row 2: drawn in bfloat16, compared with its probabilities, which do not add up to 1."""
     coarse = torch.from_numpy(DRAFTER).bfloat16().float().numpy()
     assert np.abs(coarse.sum(1) - 1).max() > 1e-3
     verdict = emit(TABLE, NEWEST, chains(np.random.default_rng(9), "soft", coarse), verifier=Standard(kernels))
@@ -120,11 +120,11 @@ def test_drafts_that_the_target_would_draw_are_always_accepted(kernels, emit):
     same = TABLE.astype(np.float32)
     draft = chains(np.random.default_rng(4), "soft", same)
     verdict = emit(same, NEWEST, draft, verifier=Standard(kernels))
-    # The target's law goes through logarithms, so a ratio may miss 1 by a rounding.
+    # The target's distribution goes through logarithms, so a ratio may miss 1 by a rounding.
     assert (verdict.accepted == np.array(draft.lengths)).mean() > 0.9999
 
 
-def test_laws_are_found_by_q_row_whatever_their_order(kernels, emit, transitions):
+def test_distributions_are_found_by_q_row_whatever_their_order(kernels, emit, transitions):
     """docs/bug-reports.md, row 9: q of one request paired with the drafts of another."""
     draft = chains(np.random.default_rng(5), "soft")
     order = np.random.default_rng(6).permutation(len(draft.tokens))
@@ -132,7 +132,7 @@ def test_laws_are_found_by_q_row_whatever_their_order(kernels, emit, transitions
     verdict = emit(TABLE, NEWEST, draft, verifier=Standard(kernels))
     assert_all_places_follow(verdict, transitions, 3)
     draft.q_row = np.roll(draft.q_row, 1)
-    with pytest.raises(AssertionError, match="do not follow the law"):
+    with pytest.raises(AssertionError, match="do not follow the distribution"):
         assert_all_places_follow(emit(TABLE, NEWEST, draft, verifier=Standard(kernels)), transitions, 3)
 
 
@@ -146,15 +146,15 @@ class Wrong:
         return self.ops.get(op) or self.kernels.get(op, device)
 
 
-def residual_of_p(p, left, laws, noise, purpose):
+def residual_of_p(p, left, distributions, noise, purpose):
     """A draw from p after a rejection: the draft's id comes too often."""
     return race_reference(p, noise, purpose)
 
 
-def without_removal(p, left, laws, noise, purpose):
+def without_removal(p, left, distributions, noise, purpose):
     """docs/bug-reports.md, row 3, the other way round: the rejected id stays in p."""
     left = Remainder(left.rows, left.alpha, left.beta, left.q_row, torch.full_like(left.removed, -1))
-    return torch_ref.residual(p, left, laws, noise, purpose)
+    return torch_ref.residual(p, left, distributions, noise, purpose)
 
 
 def one_uniform(noise, purpose, words):
@@ -178,7 +178,7 @@ def one_uniform(noise, purpose, words):
 def test_these_checks_see_a_wrong_rule(drafts, wrong, kernels, emit, transitions):
     rule = Standard(Wrong(kernels, **wrong))
     verdict = emit(TABLE, NEWEST, drafts(np.random.default_rng(7)), verifier=rule, host_draws=False)
-    with pytest.raises(AssertionError, match="do not follow the law"):
+    with pytest.raises(AssertionError, match="do not follow the distribution"):
         assert_all_places_follow(verdict, transitions, 1)
 
 
@@ -193,7 +193,7 @@ def test_draft_acceptance_residual_and_target_draws_of_one_place_are_independent
         torch.arange(ROWS), torch.ones(ROWS).double(), torch.zeros(ROWS).double(), draft * 0 - 1, draft[:, None]
     )
     left.removed = torch.full_like(left.removed, -1)
-    none = Laws(torch.zeros(0, 1), torch.zeros(0).double())
+    none = Distributions(torch.zeros(0, 1), torch.zeros(0).double())
     events = {
         "draft": draft,
         "acceptance": (uniforms * 5).long(),

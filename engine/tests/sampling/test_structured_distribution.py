@@ -1,4 +1,4 @@
-"""Soft drafts and a form: counts of what is said follow the target's law, masked and made a law again."""
+"""Soft drafts and a form: counts of what is said follow the target's distribution, masked and renormalised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from words import lettered_tokenizer
 
 from specdec_engine import LLM, SamplingParams
 from specdec_engine.sampling_params import StructuredOutputsParams
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.stubs import Soft, stub_plugin
 from specdec_testing.table import random_table, table_target
 
@@ -24,12 +24,12 @@ PAIRS = StructuredOutputsParams(
 )  # Z never comes: it has p = 0
 
 
-def pair_law(table: np.ndarray) -> np.ndarray:
-    """The law at even places and at odd ones, by the id before, [2 * 7, 7]."""
-    law = np.concatenate([table, table]).copy()
-    law[:7, [0, C, D, E, Z]] = 0
-    law[7:, [0, A, B, Z]] = 0
-    return law / law.sum(axis=1, keepdims=True)
+def pair_distribution(table: np.ndarray) -> np.ndarray:
+    """The distribution at even places and at odd ones, by the id before, [2 * 7, 7]."""
+    distribution = np.concatenate([table, table]).copy()
+    distribution[:7, [0, C, D, E, Z]] = 0
+    distribution[7:, [0, A, B, Z]] = 0
+    return distribution / distribution.sum(axis=1, keepdims=True)
 
 
 def pair_counts(results: Any) -> np.ndarray:
@@ -55,20 +55,20 @@ def soft_run(exact: bool) -> tuple[np.ndarray, np.ndarray, Any]:
         llm._engine.stepper.speculation.exact = exact
         asked = SamplingParams(n=100, max_tokens=50, seed=3, structured_outputs=PAIRS)
         results = llm.generate([[A]], asked)
-    return pair_counts(results), pair_law(table), results[0].metrics
+    return pair_counts(results), pair_distribution(table), results[0].metrics
 
 
 @pytest.mark.slow
-def test_soft_drafts_follow_the_masked_law_since_an_illegal_id_stays_to_be_rejected() -> None:
-    counts, law, metrics = soft_run(exact=True)
+def test_soft_drafts_follow_the_masked_distribution_since_an_illegal_id_stays_to_be_rejected() -> None:
+    counts, distribution, metrics = soft_run(exact=True)
     assert counts.sum() == 5_000
     assert metrics.cut > 250
     assert metrics.accepted > 250
-    assert_follows(counts[counts.sum(axis=1) > 0], law[counts.sum(axis=1) > 0])
+    assert_follows(counts[counts.sum(axis=1) > 0], distribution[counts.sum(axis=1) > 0])
 
 
 @pytest.mark.slow
 def test_that_test_sees_the_bias_of_dropping_an_illegal_soft_id() -> None:
-    counts, law, _ = soft_run(exact=False)
-    with pytest.raises(AssertionError, match="do not follow the law"):
-        assert_follows(counts[counts.sum(axis=1) > 0], law[counts.sum(axis=1) > 0])
+    counts, distribution, _ = soft_run(exact=False)
+    with pytest.raises(AssertionError, match="do not follow the distribution"):
+        assert_follows(counts[counts.sum(axis=1) > 0], distribution[counts.sum(axis=1) > 0])

@@ -1,4 +1,4 @@
-"""Drawn drafts: the law that is reported is the one that they are drawn from, and the text keeps the target's law."""
+"""Drawn drafts: the reported q is the one that they are drawn from, and the text keeps the target's distribution."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from draft_model_tokenizers import numbered
 
 from specdec_engine import LLM, SamplingParams
 from specdec_testing.fakes import FakeRequest, FakeTarget
-from specdec_testing.laws import assert_follows, count
+from specdec_testing.goodness_of_fit import assert_follows, count
 from specdec_testing.table import random_table, table_target
 from specdec_testing.targets import tiny_target
 
 V = 6
-LAW = random_table(V, seed=1, concentration=0.8)
+DISTRIBUTION = random_table(V, seed=1, concentration=0.8)
 OTHER = random_table(V, seed=2, concentration=0.8)
 DRAWN = {"draft_sample_method": "probabilistic", "rejection_sample_method": "standard"}
 REQUESTS = 64
 
 
 @pytest.mark.parametrize("way", ["one by one", "in one pass", "shared tokens"])
-def test_reported_laws_are_the_softmax_of_the_stock_models_logits(way: str, tmp_path: Path) -> None:
+def test_reported_distributions_are_the_softmax_of_the_stock_models_logits(way: str, tmp_path: Path) -> None:
     """At the request's temperature; a greedy request beside others gets point masses. Ids not shared have no chance."""
     words = [f"w{i}" for i in range(128)]
     own = numbered({i: f"w{i + 28}" for i in range(100)}, unk="w28")
@@ -57,14 +57,14 @@ def test_reported_laws_are_the_softmax_of_the_stock_models_logits(way: str, tmp_
                 assert row == -1
                 assert token == oracle.ids.to_target[int(logits.argmax())]
                 continue
-            law = (logits / temperature).softmax(-1)[[oracle.ids.to_draft[column] for column in columns]]
-            torch.testing.assert_close(draft.q[row].double(), law, atol=1e-4, rtol=0)
-            assert float(law.sum()) == pytest.approx(1.0)
+            distribution = (logits / temperature).softmax(-1)[[oracle.ids.to_draft[column] for column in columns]]
+            torch.testing.assert_close(draft.q[row].double(), distribution, atol=1e-4, rtol=0)
+            assert float(distribution.sum()) == pytest.approx(1.0)
 
 
-def test_drafts_follow_the_reported_law_and_each_place_is_drawn_anew(tmp_path: Path) -> None:
+def test_drafts_follow_the_reported_distribution_and_each_place_is_drawn_anew(tmp_path: Path) -> None:
     model = saved(tmp_path / "d", table_target(OTHER))
-    proposer, _ = drafter(model, FakeTarget(table_target(LAW), max_num_seqs=REQUESTS), 2, **DRAWN)
+    proposer, _ = drafter(model, FakeTarget(table_target(DISTRIBUTION), max_num_seqs=REQUESTS), 2, **DRAWN)
     requests = [FakeRequest(f"r{i}", [2], temperature=1.0) for i in range(REQUESTS)]
     for request in requests:
         proposer.start(request)
@@ -77,7 +77,11 @@ def texts(config: dict[str, Any], draws: int, tokenizer: Any = None, **sampling:
     """Return `draws` texts of three ids behind id 2, [draws, 3]."""
     params = SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True, n=draws, seed=5, **sampling)
     with LLM(
-        hf_model=table_target(LAW), tokenizer=tokenizer, speculative_config=config, strict=True, max_num_seqs=256
+        hf_model=table_target(DISTRIBUTION),
+        tokenizer=tokenizer,
+        speculative_config=config,
+        strict=True,
+        max_num_seqs=256,
     ) as llm:
         (result,) = llm.generate([{"prompt_token_ids": [2]}], params)
         metrics = llm.get_metrics()
@@ -98,7 +102,7 @@ def truncated(table: np.ndarray, top_p: float) -> np.ndarray:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["standard", "block", "shared tokens", "ending early"])
-def test_the_text_has_the_targets_law_with_top_p_on_the_target_alone(way: str, tmp_path: Path) -> None:
+def test_the_text_has_the_targets_distribution_with_top_p_on_the_target_alone(way: str, tmp_path: Path) -> None:
     """Draft ids outside of the nucleus never appear; all pairs of ids are as likely as without drafts."""
     words = [f"w{i}" for i in range(V)]
     # The drafter knows five of the six words, under other ids.
@@ -113,11 +117,11 @@ def test_the_text_has_the_targets_law_with_top_p_on_the_target_alone(way: str, t
         "ending early": {**DRAWN, "draft_confidence_threshold": 0.3},
     }[way]
     found = texts(keys(model, 2, **options), 2500, numbered(words) if own is not None else None, top_p=0.8)
-    law = truncated(LAW, 0.8)
-    assert (law == 0).any()
-    first, second = law[2], law
+    distribution = truncated(DISTRIBUTION, 0.8)
+    assert (distribution == 0).any()
+    first, second = distribution[2], distribution
     assert_follows(count(found[:, 0], V), first)
-    assert_follows(count(found[:, 1] * V + found[:, 2], V * V), ((first @ second)[:, None] * law).ravel())
+    assert_follows(count(found[:, 1] * V + found[:, 2], V * V), ((first @ second)[:, None] * distribution).ravel())
 
 
 def test_an_unsure_token_ends_a_draft_and_is_part_of_it(tmp_path: Path) -> None:
@@ -127,7 +131,7 @@ def test_an_unsure_token_ends_a_draft_and_is_part_of_it(tmp_path: Path) -> None:
         table[i, (i + 1) % V] = mass
         table[i, (i + 3) % V] = 1.0 - mass - 0.02 * (V - 2)
     model = saved(tmp_path / "d", table_target(table))
-    target = FakeTarget(table_target(LAW))
+    target = FakeTarget(table_target(DISTRIBUTION))
     for parallel, expected in ((False, {0: [1, 2, 3], 3: [4, 5, 0, 1], 2: [3]}), (True, {2: [3]})):
         options = {"parallel_drafting": True} if parallel else {}
         proposer, _ = drafter(patch(model, pard_token=2), target, draft_confidence_threshold=0.6, **options)

@@ -1,4 +1,4 @@
-"""The law of `coupled` is the target's, at every place of an emitted block, whatever the drafts."""
+"""The distribution of `coupled` is the target's, at every place of an emitted block, whatever the drafts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from specdec_core.draft import Draft
 from specdec_engine import LLM, SamplingParams
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 from specdec_testing.stubs import Fixed, Garbage, Soft, stub_plugin
 from specdec_testing.table import random_table, table_target
 
@@ -32,7 +32,7 @@ def drafted(rng: np.random.Generator, table: Any, before: int, depth: int) -> li
 
 @pytest.mark.slow
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_chains_of_several_depths_emit_the_tables_law_at_every_place(drafter, emit, transitions):
+def test_chains_of_several_depths_emit_the_tables_distribution_at_every_place(drafter, emit, transitions):
     rng = np.random.default_rng(7)
     depths = rng.integers(0, 5, ROWS)
     chains = [drafted(rng, DRAFTERS[drafter], b, d) for b, d in zip(NEWEST.tolist(), depths.tolist(), strict=True)]
@@ -46,7 +46,7 @@ def test_chains_of_several_depths_emit_the_tables_law_at_every_place(drafter, em
             assert place > 1, "at least two places have enough draws to say anything"
 
 
-def test_trees_emit_the_tables_law_at_every_depth(emit, transitions):
+def test_trees_emit_the_tables_distribution_at_every_depth(emit, transitions):
     rng = np.random.default_rng(8)
     parents = np.array([-1, -1, 0, 0, 1, 2], np.int32)
     siblings = [(0, 1), (2, 3)]  # drawn without repetition, as a tree drafter would
@@ -80,7 +80,7 @@ def test_these_checks_see_one_wrong_id_in_fifty(emit, transitions):
     wrong = DRAFTERS["wrong table"]
     draft = Draft.of([drafted(rng, wrong, before, 1) for before in NEWEST.tolist()])
     counts = transitions(emit(TABLE, NEWEST, draft, verifier=AcceptsOneInFifty()), NEWEST.tolist(), VOCAB, 2)
-    with pytest.raises(AssertionError, match="do not follow the law"):
+    with pytest.raises(AssertionError, match="do not follow the distribution"):
         assert_follows(counts[0], TABLE)
 
 
@@ -113,5 +113,5 @@ def test_through_the_engine_each_id_follows_the_one_before_it_by_the_table(metho
         np.add.at(counts, (ids[:-1], ids[1:]), 1)
     assert counts.sum() == 24 * 240
     assert 0 < metrics.accepted < metrics.drafted
-    law = TABLE ** (1 / temperature)
-    assert_follows(counts, law / law.sum(axis=1, keepdims=True))
+    distribution = TABLE ** (1 / temperature)
+    assert_follows(counts, distribution / distribution.sum(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Drawn drafts report the laws that they were drawn from; confidence says what the oracle says, and may end a draft."""
+"""Drawn drafts report the q that they were drawn from; confidence is the oracle's, and may end a draft."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from dflash_layouts import EVERY, Layout
-from dflash_oracle import law
+from dflash_oracle import distribution
 from dflash_replay import Moment, moments, watched
 
 from specdec_testing.driving import Driver, Script
-from specdec_testing.laws import assert_follows
+from specdec_testing.goodness_of_fit import assert_follows
 
 TEMPERATURES = {"warm": 0.7, "greedy": 0.0, "hot": 1.4}
 SCRIPTS = [
@@ -45,7 +45,7 @@ def drive(layout: Layout, folder: Path, scripts: list[Script] = SCRIPTS, **optio
         "dspark: candidates of a small vocabulary",
     ],
 )
-def test_reported_laws_are_the_softmax_of_the_oracles_logits(name: str, tmp_path: Path) -> None:
+def test_reported_distributions_are_the_softmax_of_the_oracles_logits(name: str, tmp_path: Path) -> None:
     layout = EVERY[name]
     oracle, compared, differing = layout.oracle(), 0, 0
     for moment in drive(layout, tmp_path / "x", **DRAWN):
@@ -61,7 +61,7 @@ def test_reported_laws_are_the_softmax_of_the_oracles_logits(name: str, tmp_path
             q = torch.zeros(len(logits), dtype=torch.float64)
             ids = torch.arange(draft.q.shape[1])
             q[ids if draft.d2t is None else ids + draft.d2t] = draft.q[row].double()
-            torch.testing.assert_close(q, law(logits, temperature), atol=2e-5, rtol=1e-3)
+            torch.testing.assert_close(q, distribution(logits, temperature), atol=2e-5, rtol=1e-3)
             assert q[token] > 0
             compared += 1
             differing += token != int(logits.argmax())
@@ -71,8 +71,8 @@ def test_reported_laws_are_the_softmax_of_the_oracles_logits(name: str, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dflash: small vocabulary", "dspark: filling in"])
-def test_draws_of_every_place_follow_the_reported_law(name: str, tmp_path: Path) -> None:
-    """Ids are gathered in classes by their probability within each law, which makes one table of all draws."""
+def test_draws_of_every_place_follow_the_reported_distribution(name: str, tmp_path: Path) -> None:
+    """Ids are gathered in classes by their probability within each distribution, which makes one table of all draws."""
     layout, count = EVERY[name], 700
     scripts = [Script(f"r{i}", (5, 6, 7), seed=i, temperature=1.3, limits=(3,), steps=1) for i in range(count)]
     scripts = [Script(**{**vars(script), "join": i // 12 * 3}) for i, script in enumerate(scripts)]
@@ -99,8 +99,8 @@ def test_draws_of_every_place_follow_the_reported_law(name: str, tmp_path: Path)
     assert_follows(classes, expected / totals[:, None])
 
 
-def test_drafts_with_shared_noise_are_the_targets_draws_where_the_laws_agree(tmp_path: Path) -> None:
-    """The host's draw at a place is the race of its law with the noise of that place; here it is run on q itself."""
+def test_drafts_with_shared_noise_are_the_targets_draws_where_the_distributions_agree(tmp_path: Path) -> None:
+    """The host's draw at a place is the race of its row with the noise of that place; here it is run on q itself."""
     from specdec_core.noise import Noise, Purpose, request_key
     from specdec_nn.ops.race.reference import race_reference
 
@@ -117,7 +117,9 @@ def test_drafts_with_shared_noise_are_the_targets_draws_where_the_laws_agree(tmp
         for depth, (logits, token) in enumerate(zip(wanted.logits, moment.tokens, strict=True)):
             key, position = request_key(seed, 0, 0), n + 1 + depth
             noise = Noise(np.array([key], np.uint64), np.array([position], np.int32), np.zeros(1, np.int32))
-            assert int(race_reference(law(logits, temperature)[None].float(), noise, Purpose.TARGET)[0]) == token
+            assert (
+                int(race_reference(distribution(logits, temperature)[None].float(), noise, Purpose.TARGET)[0]) == token
+            )
             compared += 1
     assert compared > 10
 
@@ -139,7 +141,7 @@ def test_a_draft_ends_before_the_first_token_below_the_threshold(name: str, tmp_
     assert len(ends) > 1
 
 
-def test_drawn_drafts_that_are_cut_keep_their_laws(tmp_path: Path) -> None:
+def test_drawn_drafts_that_are_cut_keep_their_distributions(tmp_path: Path) -> None:
     layout = EVERY["dspark: confidence with Markov"]
     oracle, compared = layout.oracle(), 0
     for moment in drive(layout, tmp_path / "x", confidence_threshold=0.4, **DRAWN):
@@ -151,6 +153,6 @@ def test_drawn_drafts_that_are_cut_keep_their_laws(tmp_path: Path) -> None:
         assert draft.q is not None
         assert draft.q_row is not None
         for logits, row in zip(wanted.logits, draft.q_row[moment.flat].tolist(), strict=False):
-            torch.testing.assert_close(draft.q[row].double(), law(logits, temperature), atol=2e-5, rtol=1e-3)
+            torch.testing.assert_close(draft.q[row].double(), distribution(logits, temperature), atol=2e-5, rtol=1e-3)
             compared += 1
     assert compared > 4
