@@ -10,7 +10,7 @@ kernels, which a CUDA graph runs, so that launches from Python do not count. Wit
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_parts.clock import copy_bytes_per_second, kernel_seconds
 from specdec_core.draft import Draft
 from specdec_core.noise import Noise
 from specdec_core.registry.catalog import Catalog
@@ -79,34 +80,6 @@ def definitions() -> Iterator[None]:
         yield
     finally:
         os.environ.pop(ENVIRONMENT) if before is None else os.environ.update({ENVIRONMENT: before})
-
-
-def timed(call: Callable[[], Any], count: int) -> float:
-    """Return microseconds of one call's kernels, the best of several rounds."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(count):
-            call()
-    best = float("inf")
-    for _ in range(5):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        best = min(best, start.elapsed_time(end) * 1e3 / count)
-    return best
-
-
-def copy_bandwidth(device: torch.device, size: int) -> float:
-    """Return bytes a second, read and written, of a copy of `size` bytes."""
-    source, target = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
-    return 2 * size / (timed(lambda: target.copy_(source), 4) * 1e-6)
 
 
 def noise_of(rng: np.random.Generator, lengths: list[int]) -> Noise:
@@ -213,7 +186,7 @@ def check(device: torch.device, *, small: bool = False) -> list[Result]:
     """Run every op once against its definition, and time it; a GPU with Triton, or a CPU with its interpreter."""
     kernels = Kernels(Catalog.discover(), ["specdec-plugin-verifiers", "specdec-plugin-eagle"])
     on_gpu, results = device.type == "cuda", []
-    copied = copy_bandwidth(device, 2**30) if on_gpu else 0.0
+    copied = copy_bytes_per_second(device) if on_gpu else 0.0
     with torch.inference_mode():
         torch.manual_seed(0)
         for op, case, kernel, definition, size in (*verifications(device, kernels, small), *others(device, small)):
@@ -221,7 +194,7 @@ def check(device: torch.device, *, small: bool = False) -> list[Result]:
                 want = definition()
             found = kernel()
             equal = equal_share(found, want)
-            us = timed(kernel, 10) if on_gpu else 0.0
+            us = 1e6 * kernel_seconds(lambda _, kernel=kernel: kernel(), device) if on_gpu else 0.0
             share = size / (us * 1e-6) / copied if on_gpu else 0.0
             results.append(Result(op, case, equal, round(us, 2), size, round(share, 3)))
     return results

@@ -300,6 +300,16 @@ def test_what_reads_more_often_works_on_a_device_as_well(
     assert all(len(ids) == 7 for ids in found[0])
 
 
+def test_logits_are_read_in_the_dtype_in_which_the_model_gives_them() -> None:
+    """A copy in float32 of all rows would be read and written before any kernel reads them."""
+    seen = set()
+    model = table_target(TABLE, num_layers=4).to(torch.bfloat16).requires_grad_(False).to(NAME)
+    with LLM(hf_model=model, device=NAME, speculative_config=NGRAM, strict=True, max_model_len=64) as llm:
+        llm._engine.stepper.watch = lambda step: seen.add((step.out.logits.dtype, step.logits.dtype))
+        llm.generate([{"prompt_token_ids": [3, 4, 3, 4]}], SamplingParams(temperature=0.0, max_tokens=6))
+    assert seen == {(torch.bfloat16, torch.bfloat16)}
+
+
 def test_attention_of_a_step_waits_for_nothing() -> None:
     """The kernel that the other tests leave out, by itself."""
     rng = np.random.default_rng(2)

@@ -33,6 +33,9 @@ def test_a_dry_run_does_every_part_and_finds_nothing_wrong(tmp_path: Path) -> No
     assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
     parts = json.loads(out.read_text())["parts"]
     assert list(parts) == ["verification", "attention", "others", "identity", "decoding", "heads"]
+    attention = parts["attention"]["rows"]
+    assert len(attention) == 15
+    assert all(row["op"].startswith("attention.") and row.get("bytes", 1) > 0 for row in attention)
     equal = [row["equal"] for part in parts.values() for row in part["rows"] if "equal" in row]
     assert len(equal) > 15
     assert all(equal)

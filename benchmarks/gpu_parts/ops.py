@@ -24,7 +24,7 @@ Case = tuple[str, tuple[Any, ...], int]  # what it is, arguments, bytes that hav
 
 def attention(sizes: Sizes, device: torch.device) -> Iterator[Row]:
     """Check and measure attention over pages."""
-    from specdec_nn.ops.attention.check import run
+    from gpu_parts.attention import run
 
     for row in run(device, small=device.type == "cpu"):
         yield {"difference" if key == "error" else key: value for key, value in row.items()}

@@ -209,3 +209,27 @@ def test_a_verifier_that_draws_for_itself_leaves_the_sampler_the_steps_without_d
             # The prompts' step, and at most a last one for which no draft has room.
             assert len(drawn) <= 2 if alone else len(drawn) >= steps
     assert texts[True] == texts[False]
+
+
+@pytest.mark.parametrize(("temperatures", "known"), [((0.0, 0.0), True), ((0.0, 1.0), False)])
+def test_a_verifier_is_handed_the_largest_logits_where_they_are_known(
+    temperatures: tuple[float, float], known: bool, monkeypatch: Any
+) -> None:
+    """Looking for rows without a distribution has found them: a second pass over the logits would find the same."""
+    handed: list[bool] = []
+    sampling = [SamplingParams(temperature=t, seed=5, max_tokens=12) for t in temperatures]
+    config = {"method": "stub", "num_speculative_tokens": 3}
+    plugins = {"stub": stub_plugin(Fixed([4, 2, 7]))}
+    with LLM(hf_model=table_target(TABLE), speculative_config=config, plugins=plugins, strict=True) as llm:
+        contained = llm._engine.stepper.speculation.verifier
+        verify = contained.verify
+
+        def watched(draft: Any, logits: torch.Tensor, noise: Any, draws: torch.Tensor | None, greedy: Any) -> Any:
+            handed.append(draws is not None)
+            assert draws is None or torch.equal(draws, logits.argmax(-1))
+            return verify(draft, logits, noise, draws, greedy)
+
+        monkeypatch.setattr(contained, "verify", watched)
+        llm.generate([[1], [2]], sampling)
+    assert handed
+    assert set(handed) == {known}

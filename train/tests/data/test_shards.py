@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def test_a_shard_that_was_broken_off_is_not_there_and_is_written_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing_module.os if step == "fsync" else writing_module, step, stop)
+        patch.setattr(os if step == "fsync" else writing_module, step, stop)
         with pytest.raises(KeyboardInterrupt):
             broken.write([request(2)])
     assert len(Data(tmp_path / "broken").requests()) == len(Data(tmp_path / "whole").requests())

@@ -40,7 +40,7 @@ class Step:
     drawn    the R rows at which a token is drawn
     noise    of these rows
     logits   [R, V] processed, float32 on the CPU; None where no row is drawn at
-    draws    [R] int64, the ids drawn; None where the verifier draws
+    draws    [R] int64, the ids drawn; None where the verifier draws and nobody knows them yet
     seconds  by phase
     """
 
@@ -129,12 +129,15 @@ class Stepper:
         step.drawn = DrawRows.of([item for item in step.items if item.wants])
         if step.out.logits is None:
             return
-        step.out.logits = step.out.logits.float()  # once for all who read them
+        if step.out.logits.device.type == "cpu":  # elsewhere kernels read the model's own dtype, in half the bytes
+            step.out.logits = step.out.logits.float()  # once for all who read them
         step.noise = self._sampler.noise(step.drawn)
         step.logits = self._sampler.process(step.out.logits, step.drawn)
         verifier = None if self.speculation is None else self.speculation.verifier
         if verifier is None or not len(step.draft.tokens) or not verifier.draws_for_itself:
             step.draws = self._sampler.draw(step.logits, step.noise, step.drawn)
+        else:
+            step.draws = step.drawn.known
 
     def _verify(self, step: Step) -> None:
         """Let the verifier compare drafts and draws; rows without drafts emit what was drawn."""

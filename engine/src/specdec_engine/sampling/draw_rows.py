@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from specdec_core.draft import BoolArray, IntArray, Verdict
@@ -56,6 +57,11 @@ class DrawRows:
     def greedy(self) -> BoolArray:
         """Whether each request takes the most likely id, [n]."""
         return np.array([request.sampling_params.greedy for request in self.requests], np.bool_)
+
+    @property
+    def known(self) -> Tensor | None:
+        """The ids drawn at all rows, [R] int64, if every request is greedy and its `best` are known; else None."""
+        return torch.from_numpy(self.best) if self.best is not None and self.greedy.all() else None
 
     @property
     def starts(self) -> IntArray:

@@ -120,9 +120,8 @@ class Sampler:
 
     def draw(self, processed: Tensor, noise: Noise, rows: DrawRows) -> Tensor:
         """Return the drawn ids [R] int64."""
-        if rows.best is not None and rows.greedy.all():
-            return torch.from_numpy(rows.best)
-        return self._draw(processed, noise, rows.spread(rows.greedy))
+        known = rows.known
+        return self._draw(processed, noise, rows.spread(rows.greedy)) if known is None else known
 
 
 def _truncation(rows: DrawRows) -> Truncation | None:

@@ -19,6 +19,7 @@ from specdec_train.collect.prompts import Prompter
 from specdec_train.collect.settings import LEAST_ANSWER, Limits, Settings
 from specdec_train.collect.starters.tasks import OPEN
 from specdec_train.data import Collected, Data, Manifest, Writer
+from specdec_train.replacing import replace_file
 
 
 class Session:
@@ -159,10 +160,8 @@ def _text_file(folder: Path, number: int) -> Path:
 
 def _write_texts(folder: Path, number: int, texts: Sequence[dict[str, Any]]) -> None:
     """Write the texts of a shard, one a line, before the shard itself."""
-    file = _text_file(folder, number)
-    new = file.with_name(f"{file.name}.new")
-    new.write_text("".join(f"{json.dumps(text, ensure_ascii=False)}\n" for text in texts), encoding="utf-8")
-    new.replace(file)
+    lines = "".join(f"{json.dumps(text, ensure_ascii=False)}\n" for text in texts)
+    replace_file(_text_file(folder, number), lambda new: new.write_text(lines, encoding="utf-8"))
 
 
 def _read_texts(folder: Path, number: int) -> list[dict[str, Any]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from specdec_core.errors import RequestError
+from specdec_train.replacing import replace_file
 
 FORMAT: Final = 1
 NAME: Final = "manifest.json"
@@ -73,13 +73,8 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write the file; a reader finds the old one or the new one, whenever this process is killed."""
-        new = folder / f"{NAME}.new"
-        with new.open("w", encoding="utf-8") as file:
-            json.dump(self.as_json(), file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(folder / NAME)
+        text = json.dumps(self.as_json(), indent=1) + "\n"
+        replace_file(folder / NAME, lambda new: new.write_text(text, encoding="utf-8"))
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:

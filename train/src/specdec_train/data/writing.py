@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor
 from specdec_core.errors import RequestError
 from specdec_train.data.manifest import NAME, Manifest, ShardEntry
 from specdec_train.data.reading import hash_of
+from specdec_train.replacing import NEW, replace_file
 
 HELD_OUT_ONE_IN: Final = 16
 
@@ -70,12 +70,8 @@ class Writer:
         """Write the next shard, then the manifest that names it. Raises RequestError for states that do not fit."""
         name = f"shard-{self.number:05d}.safetensors"
         tensors = self._tensors(requests)
-        new = self.folder / f"{name}.new"
-        save_file(tensors, new)
-        with new.open("rb") as file:
-            os.fsync(file.fileno())
-        entry = ShardEntry(name, len(requests), len(tensors["ids"]), hash_of(new))
-        new.replace(self.folder / name)
+        replace_file(self.folder / name, lambda new: save_file(tensors, new))
+        entry = ShardEntry(name, len(requests), len(tensors["ids"]), hash_of(self.folder / name))
         self.manifest = self.manifest.with_shard(entry)
         self.manifest.write(self.folder)
         return entry
@@ -133,6 +129,6 @@ def _check_free(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         message = f"{folder} is a file; --out names a folder"
         raise RequestError(message)
-    if folder.is_dir() and any(file.suffix != ".new" for file in folder.iterdir()):
+    if folder.is_dir() and any(file.suffix != NEW for file in folder.iterdir()):
         message = f"{folder} has files in it and no {NAME}; --out names a new folder, or one that was begun before"
         raise RequestError(message)

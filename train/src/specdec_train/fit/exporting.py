@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from specdec_core.errors import RequestError
-from specdec_train.fit.files import EXPORT, replace_file
+from specdec_train.fit.files import EXPORT
+from specdec_train.replacing import replace_file
 
 FILES = ("model.safetensors", "config.json")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,19 +11,10 @@ from safetensors.torch import save_file
 
 from specdec_core.errors import RequestError
 from specdec_core.training import TrainedHead
+from specdec_train.replacing import replace_file
 
 CHECKPOINT: Final = "checkpoint.pt"
 EXPORT: Final = "export"
-NEW: Final = ".new"  # the ending of files that are being written
-
-
-def replace_file(file: Path, write: Callable[[Path], object]) -> None:
-    """Have a file written under another name, bring it to the disk, and put it in the place of the old one."""
-    new = file.with_name(file.name + NEW)
-    write(new)
-    with new.open("rb") as opened:
-        os.fsync(opened.fileno())
-    new.replace(file)
 
 
 def write_json(file: Path, value: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from specdec_train.fit.files import replace_file
+from specdec_train.replacing import replace_file
 
 NAME: Final = "log.jsonl"
 

@@ -11,12 +11,12 @@ from specdec_core.errors import RequestError
 from specdec_core.training import Trainer, TrainerBuild
 from specdec_train.data import Data
 from specdec_train.fit.agreement import Agreement
-from specdec_train.fit.files import NEW
 from specdec_train.fit.finding import find_training, read_options
 from specdec_train.fit.loop import Loop, Report
 from specdec_train.fit.settings import NAME, Settings
 from specdec_train.fit.speed import ids_in_minutes
 from specdec_train.fit.target import ChosenData, LoadedTarget, check_data
+from specdec_train.replacing import NEW
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from torch import Tensor
 from specdec_nn.ops.attention import tiles
 from specdec_nn.ops.attention.call import CALL_FORMAT, ITEM, MERGE, Task, call_at, item_at, merge_at
 from specdec_nn.ops.attention.plan import CHUNK, UNBOUNDED, Plan, plan
-from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
+from specdec_nn.ops.attention.reference import AttentionStep, attention_reference, rows_of
 from specdec_nn.ops.attention.tiles import BLOCK, KEYS, SCORES
 from specdec_nn.ops.cpu import outline, simd
 from specdec_nn.ops.cpu import softmax as softmax_simd
@@ -183,11 +183,6 @@ def _forward(packed: Any, threads: int, run_task: int) -> None:
     records[0] = packed[0]  # numba drops an array after its last mention, and knows nothing of addresses
 
 
-def _rows_of(x: Tensor) -> Tensor:
-    """Return x, copied only if the last dimension is strided."""
-    return x if x.stride(2) == 1 else x.contiguous()
-
-
 def attention(
     q: Tensor,
     k: Tensor,
@@ -214,7 +209,7 @@ def attention(
     cut: Plan | None = step.plans.get(("numba", reach))
     if cut is None:
         cut = step.plans[("numba", reach)] = plan(step, reach, k.shape[1], _THREADS)
-    q, k, v = _rows_of(q), _rows_of(k), _rows_of(v)
+    q, k, v = rows_of(q), rows_of(k), rows_of(v)
     if sinks is not None:
         sinks = sinks.float().contiguous()
     out = torch.empty(q.shape[0], q.shape[1], v.shape[2], dtype=q.dtype)

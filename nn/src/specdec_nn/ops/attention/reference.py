@@ -97,6 +97,11 @@ def gather_pages(pages: Tensor, ids: npt.NDArray[np.int32], first: int, end: int
     return pages[wanted].transpose(0, 1).flatten(1, 2)[:, first - origin : end - origin]
 
 
+def rows_of(x: Tensor) -> Tensor:
+    """Return x, copied only if the last dimension is strided."""
+    return x if x.stride(2) == 1 else x.contiguous()
+
+
 def visible(rows: int, context: int, window: int | None, device: torch.device) -> Tensor:
     """Return the mask [rows, context + rows], True where row r may see the key: not later, and inside the window."""
     own = torch.arange(context, context + rows, device=device)[:, None]

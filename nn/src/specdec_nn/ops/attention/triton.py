@@ -30,7 +30,7 @@ from specdec_nn.ops.attention.launches import (
     launches_of,
     power_of_2,
 )
-from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
+from specdec_nn.ops.attention.reference import AttentionStep, attention_reference, rows_of
 from specdec_nn.ops.attention.triton_kernels import HEADER, LOG2E, _attend, _join, _write
 from specdec_nn.ops.ptx import PtxCase
 
@@ -81,7 +81,7 @@ def attention(
     launches = tables.launches.get(layer)
     if launches is None:
         launches = tables.launches[layer] = launches_of(tables.sizes, layer, gpu_of(q.device))
-    q, k, v = _rows_of(q), _rows_of(k), _rows_of(v)
+    q, k, v = rows_of(q), rows_of(k), rows_of(v)
     _copy(k, v, k_pages, v_pages, out, tables)
     for launch in launches:
         _launch(launch, layer, tables, (q, k_pages, v_pages, out, sinks), scaling, softcap, window)
@@ -123,11 +123,6 @@ def _unserved(layer: Geometry, tensors: tuple[Tensor, ...]) -> str:
 @functools.cache
 def _log_once(reason: str) -> None:
     logger.warning("attention.triton does not serve %s; the reference runs instead, which is slow", reason)
-
-
-def _rows_of(x: Tensor) -> Tensor:
-    """Return x, copied only if the last dimension is strided."""
-    return x if x.stride(2) == 1 else x.contiguous()
 
 
 def _copy(k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, out: Tensor, tables: DeviceTables) -> None:

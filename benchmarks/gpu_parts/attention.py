@@ -1,15 +1,9 @@
-"""Runs the attention of a device at real sizes against the definition, and times it; for `benchmarks/gpu_check.py`.
+"""Attention of a device at real sizes: compared with the definition, and timed; on a CPU, at small sizes, a dry run."""
 
-On a GPU calls are captured in a graph and replayed, so that what is timed is kernels, and that they can be captured is
-shown by the way. On a CPU, at small sizes, it is a dry run of the same code.
-"""
-
-# mypy: disallow-untyped-calls=False
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -18,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_parts.clock import copy_bytes_per_second, kernel_seconds
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.importing import import_object
 from specdec_core.registry.kernels import Kernels
@@ -106,13 +101,13 @@ def run(device: torch.device, *, small: bool = False, dtype: torch.dtype = torch
     share_of_copy  bytes a second over those that copying a tensor reads and writes
     """
     torch.manual_seed(0)
-    rate = _copy_rate(device, small=small)
+    rate = copy_bytes_per_second(device)
     records = []
     for case in cases(small=small):
         batch = _batch(case, device, dtype, small=small)
         for name, op in _backends(device):
             error = _error(batch, case, op)
-            seconds = _seconds(partial(batch.call, op), device)
+            seconds = kernel_seconds(partial(batch.call, op), device, CALLS)
             record = {"op": f"attention.{name}", "case": case.name, "equal": error <= ERROR[dtype], "error": error}
             speed = case.bytes / seconds / rate
             records.append(
@@ -172,32 +167,3 @@ def _alone(device: torch.device, dtype: torch.dtype, *, small: bool) -> list[dic
     got = batch.call(op)
     equal = all(torch.equal(batch.part(0, r, 1).call(op)[0], got[r]) for r in range(case.rows))
     return [{"op": f"attention.{name}", "case": "fixed width: rows alone, to the bit", "equal": equal}]
-
-
-def _seconds(call: Callable[[int], object], device: torch.device) -> float:
-    """Return the best time of one call; `call` takes the number of the layer."""
-    if device.type != "cuda":
-        start = time.perf_counter()
-        call(0)
-        return time.perf_counter() - start
-    call(0)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for n in range(CALLS):
-            call(n)
-    best = float("inf")
-    for _ in range(5):
-        start_event, end_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start_event.record()
-        graph.replay()
-        end_event.record()
-        end_event.synchronize()
-        best = min(best, start_event.elapsed_time(end_event) / 1e3 / CALLS)
-    return best
-
-
-def _copy_rate(device: torch.device, *, small: bool) -> float:
-    """Return how many bytes a second copying a large tensor reads and writes."""
-    source = torch.zeros(2**16 if small else 2**29, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    return 2 * len(source) / _seconds(lambda _: target.copy_(source), device)
