@@ -184,7 +184,7 @@ _CACHE: Final = (
         "cpu_offload_params offload_num_in_group offload_prefetch_step offload_params kv_offloading_backend",
     )
     | _no_effect(
-        "layers with a recurrent state are not run here",
+        "recurrent states are kept in float32, for max_num_seqs requests, and no setting changes how",
         "mamba_config mamba_cache_dtype mamba_ssm_cache_dtype mamba_block_size mamba_cache_mode mamba_backend "
         "enable_mamba_shared_prefix_checkpoint replayssm_buffer_len use_replayssm mamba_ssu_algorithm "
         "enable_mamba_cache_stochastic_rounding mamba_cache_philox_rounds",

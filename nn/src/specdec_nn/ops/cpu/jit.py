@@ -30,6 +30,7 @@ from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 from numba.misc.appdirs import AppDirs
 
+from specdec_nn.ops.cpu.choice import CHOSEN
 from specdec_nn.ops.cpu.sources import source_hash
 
 ENDING: Final = ".nbk"
@@ -165,7 +166,7 @@ class CodeCache(caching._Cache):  # type: ignore[misc] # numba has no types
         if not self._enabled or stamp is None:
             return None
         cells = tuple(cell.cell_contents for cell in self._function.__closure__ or ())
-        settings = [(name, getattr(config, name, None)) for name in SETTINGS]
+        settings = [("SPECDEC_CPU", CHOSEN), *((name, getattr(config, name, None)) for name in SETTINGS)]
         versions = (numba.__version__, llvmlite.__version__, np.__version__, sys.version, sys.implementation.cache_tag)
         code = self._function.__code__  # of what was imported, should the file have changed since
         text = (code.co_code, code.co_names, [const for const in code.co_consts if not hasattr(const, "co_code")])

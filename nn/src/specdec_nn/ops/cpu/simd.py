@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from specdec_nn.ops.cpu.choice import FEATURES
+from specdec_nn.ops.cpu.choice import CHOSEN, FEATURES
 
 LANES: Final = 16
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
@@ -26,6 +26,7 @@ ARM64: Final = platform.machine().lower() in ("aarch64", "arm64")
 HAS_FMA: Final = ARM64 or "fma" in FEATURES  # without it, llvm.fma becomes a library call per lane
 HAS_HALF: Final = ARM64 or "f16c" in FEATURES  # without it, converting a half needs a runtime that numba does not link
 WIDE: Final = "avx512f" in FEATURES  # 32 registers of 16 lanes
+HAS_PAIRS: Final = CHOSEN == "avx512_bf16"  # whether there is `pairs`
 
 
 def const(value: int) -> Any:
@@ -105,6 +106,15 @@ def fma(b: Any, x: Any, y: Any, z: Any) -> Any:
     """Return x y + z of 16 float32 lanes, rounded once."""
     kind = ir.FunctionType(VF32, [VF32, VF32, VF32])
     return b.call(cgutils.get_or_insert_function(b.module, kind, "llvm.fma.v16f32"), [x, y, z])
+
+
+def pairs(b: Any, x: Any, y: Any, z: Any) -> Any:
+    """Return z + x y of 16 lanes of two bfloat16 each: the second product is added first, and rounded, then the first.
+
+    The bits are those of two `fma`, but that subnormal numbers count as zero.
+    """
+    kind = ir.FunctionType(VF32, [VF32, VI32, VI32])
+    return b.call(cgutils.get_or_insert_function(b.module, kind, "llvm.x86.avx512bf16.dpbf16ps.512"), [z, x, y])
 
 
 def prefetch(b: Any, base: Any, offset: Any, level: int) -> None:

@@ -1,7 +1,8 @@
 """Pieces of the linear op on a CPU: a block of rows against a block of outputs, in registers; knows no threads.
 
 Weights are read as they lie, one row of inputs for each output. Every sum is 16 chains of fused multiply-adds, one a
-lane, over the inputs in order, joined at the end by halves: lanes 8 apart, then 4, 2 and 1. That is so in every
+lane, over the inputs in order, joined at the end by halves: lanes 8 apart, then 4, 2 and 1. Of the two bfloat16 of a
+lane the second comes first, which is the order of vdpbf16ps: that instruction does both in one. That is so in every
 variant, so a sum does not depend on which other rows or outputs share its block.
 """
 
@@ -29,13 +30,24 @@ def group_size(name: str) -> int:
     return simd.LANES * (2 if name == "bfloat16" else 1)
 
 
+def group_bytes(name: str) -> int:
+    """Return the bytes of a group of a row that was spread: float32, but pairs as they are for `simd.pairs`."""
+    return VECTOR if _in_pairs(name) else 4 * group_size(name)
+
+
+def _in_pairs(name: str) -> bool:
+    return name == "bfloat16" and simd.HAS_PAIRS
+
+
 def _parts(b: Any, raw: Any, name: str) -> list[Any]:
-    """Return float32 of a group's stored elements; of bfloat16 those in even places, then those in odd ones."""
+    """Return what is multiplied of a group's stored elements; of bfloat16 those in odd places, then in even ones."""
     if name != "bfloat16":
         return [simd.widen(b, raw, name)]
+    if simd.HAS_PAIRS:
+        return [raw]
     return [
-        b.bitcast(b.shl(raw, simd.splat_int(16)), simd.VF32),
         b.bitcast(b.and_(raw, simd.splat_int(-65536)), simd.VF32),
+        b.bitcast(b.shl(raw, simd.splat_int(16)), simd.VF32),
     ]
 
 
@@ -83,7 +95,8 @@ def _emit_block(b: Any, name: str, rows: int, arguments: Any, stretch: Any) -> N
     carry, begins, ends = stretch
     x, x_row, w, w_row, w_last, groups, ahead, pace, sums, sums_row = arguments
     outputs, size, group = OUTPUTS[rows], simd.size(name), group_size(name)
-    parts, step = group // simd.LANES, simd.const(group * size)
+    step, x_step = simd.const(group * size), group_bytes(name)
+    kind, multiply = (simd.VI32, simd.pairs) if _in_pairs(name) else (simd.VF32, simd.fma)
     x_rows = [b.add(x, b.mul(x_row, simd.const(m))) for m in range(rows)]
     w_rows = []
     for r in range(outputs):  # outputs past the last one repeat it, and are thrown away
@@ -102,13 +115,13 @@ def _emit_block(b: Any, name: str, rows: int, arguments: Any, stretch: Any) -> N
             simd.prefetch(b, row, at, level=1)
         raw = [simd.load(b, row, at, _storage(name), size) for row in w_rows]
         weights = [_parts(b, stored, name) for stored in raw]
-        for part in range(parts):
-            offset = b.add(b.mul(index, simd.const(4 * group)), simd.const(4 * simd.LANES * part))
+        for part in range(x_step // VECTOR):
+            offset = b.add(b.mul(index, simd.const(x_step)), simd.const(VECTOR * part))
             for m in range(rows):
-                value = simd.load(b, x_rows[m], offset, simd.VF32, LINE)
+                value = simd.load(b, x_rows[m], offset, kind, LINE)
                 for r in range(outputs):
                     place = m * outputs + r
-                    totals[place] = simd.fma(b, value, weights[r][part], totals[place])
+                    totals[place] = multiply(b, value, weights[r][part], totals[place])
         return totals
 
     places = [simd.const(VECTOR * n) for n in range(rows * outputs)]
@@ -211,7 +224,7 @@ def _make_finish(name: str) -> Any:
 def _make_spread(name: str) -> Any:
     @intrinsic
     def spread(_: Any, source: Any, target: Any, count: Any) -> Any:
-        """Copy a row of inputs as float32 in the order of `sums_of`, with zeros up to a whole group."""
+        """Copy a row of inputs in the form and order of `sums_of`, with zeros up to a whole group."""
 
         def emit(b: Any, values: Any) -> None:
             source, target, count = values
@@ -223,24 +236,25 @@ def _make_spread(name: str) -> Any:
                 raw = simd.load(b, b.add(source, b.mul(index, simd.const(group * size))), simd.const(0),
                                 _storage(name), size)  # fmt: skip
                 for n, part in enumerate(_parts(b, raw, name)):
-                    at = b.add(b.mul(index, simd.const(4 * group)), simd.const(4 * simd.LANES * n))
+                    at = b.add(b.mul(index, simd.const(group_bytes(name))), simd.const(VECTOR * n))
                     simd.store(b, part, target, at, 4)
 
             with cgutils.for_range(b, whole) as loop:
                 copy(loop.index)
             with b.if_then(b.icmp_signed(">", left, simd.const(0))):
                 begin = b.mul(whole, simd.const(group))
-                end = b.add(target, b.mul(begin, simd.const(4)))
-                for n in range(group // simd.LANES):
-                    simd.store(b, simd.splat_float(0.0), end, simd.const(4 * simd.LANES * n), 4)
+                end = b.add(target, b.mul(whole, simd.const(group_bytes(name))))
+                for n in range(group_bytes(name) // VECTOR):
+                    simd.store(b, simd.splat_float(0.0), end, simd.const(VECTOR * n), 4)
                 with cgutils.for_range(b, left) as loop:
                     at = b.mul(b.add(begin, loop.index), simd.const(size))
-                    value = simd.widen(b, simd.load(b, source, at, simd.element(name), size), name)
-                    place = loop.index
-                    if name == "bfloat16":  # evens, then odds
-                        odd = b.and_(place, simd.const(1))
-                        place = b.add(b.lshr(place, simd.const(1)), b.mul(odd, simd.const(simd.LANES)))
-                    simd.store(b, value, end, b.mul(place, simd.const(4)), 4)
+                    value, place = simd.load(b, source, at, simd.element(name), size), loop.index
+                    if name == "bfloat16" and not simd.HAS_PAIRS:  # odds, then evens
+                        even = b.and_(b.xor(place, simd.const(1)), simd.const(1))
+                        place = b.add(b.lshr(place, simd.const(1)), b.mul(even, simd.const(simd.LANES)))
+                    form = value if _in_pairs(name) else simd.widen(b, value, name)
+                    width = size if _in_pairs(name) else 4
+                    simd.store(b, form, end, b.mul(place, simd.const(width)), width)
 
         return simd.procedure(3, emit)
 
