@@ -18,6 +18,7 @@ linear = pytest.importorskip("specdec_nn.ops.linear.numba").linear
 
 AVX2 = frozenset(("avx2", "fma"))
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+PAIRS = AVX512 | {"avx512bf16"}
 HERE = choice.available(frozenset(name for name, has in choice.binding.get_host_cpu_features().items() if has))
 
 CHILD = """
@@ -41,10 +42,11 @@ for family in ("llama", "gemma3", "granite", "seed_oss"):
 
 
 def test_the_best_set_is_the_default_and_another_may_be_named():
-    assert choice.choose(None, AVX512 | {"avx512bf16"}, "sapphirerapids") == "avx512"
-    assert choice.choose(None, AVX512 | {"avx512bf16"}, "znver4") == "avx512_bf16"
-    assert choice.choose("avx512_bf16", AVX512 | {"avx512bf16"}, "sapphirerapids") == "avx512_bf16"
-    assert choice.choose(None, AVX512, "znver4") == choice.choose("avx512", AVX512 | {"avx512bf16"}, "znver4") == "avx512"
+    assert choice.choose(None, PAIRS, "sapphirerapids") == choice.choose(None, AVX512, "znver4") == "avx512"
+    assert (
+        choice.choose(None, PAIRS, "znver4") == choice.choose("avx512_bf16", PAIRS, "sapphirerapids") == "avx512_bf16"
+    )
+    assert choice.choose("avx512", PAIRS, "znver4") == "avx512"
     assert choice.choose(None, AVX2) == choice.choose("avx2", AVX512) == "avx2"
     assert choice.choose(None, frozenset()) == "other"
 

@@ -169,12 +169,12 @@ def test_code_of_another_cpu_compiler_or_interpreter_lies_in_another_file(
         return found
 
     names = {name(*host), name("x86_64", "other", "+avx"), name("x86_64", "this", "+avx2"), name("arm", "this", "+avx")}
-    for module, attribute in ((numba, "__version__"), (jit.llvmlite, "__version__"), (sys, "version")):
+    for module, attribute in ((numba, "__version__"), (jit.llvmlite, "__version__"), (sys, "version"), (jit, "CHOSEN")):
         with monkeypatch.context() as patch:
             patch.setattr(module, attribute, "9.9")
             names.add(name(*host))
     monkeypatch.setattr(config, "BOUNDSCHECK", 1)
-    assert len({*names, name(*host)}) == 8
+    assert len({*names, name(*host)}) == 9
 
 
 def test_a_folder_of_the_user_is_made_and_used(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

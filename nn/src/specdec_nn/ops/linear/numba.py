@@ -27,8 +27,8 @@ from specdec_nn.ops.cpu.team import HEAD, RUN, WORKER, share
 from specdec_nn.ops.linear import blocks
 from specdec_nn.ops.linear.reference import PackedLinear, linear_reference
 
-# Up to here rows are exact everywhere; above, only where the CPU has no faster bf16 product. Beside `simd.pairs`, torch's
-# product was measured at 0.93 to 1.37 times the time of this one for 33 to 128 rows, at 0.83 to 0.98 from 256 on.
+# Up to here rows are exact everywhere; above, only where the CPU has no faster bf16 product. Beside `simd.pairs`,
+# torch's was measured at 0.93 to 1.37 times the time of this one for 33 to 128 rows, at 0.83 to 0.98 from 256 on.
 ROW_EXACT_MAX: Final = 128 if simd.HAS_PAIRS else 32
 ROW_CHUNK: Final = 256  # rows a call: bounds the float32 copy of x, keeps it in the second-level cache
 PANEL: Final = 48  # outputs that all rows go through before the next ones, and of which a thread has whole ones
