@@ -237,14 +237,14 @@ def attention_reference(
                 scaling=scaling, softcap=softcap, sinks=sinks, window=window,
             )  # fmt: skip
             continue
-        # One row at a time over its own keys only, so that company cannot change the shapes and with them the rounding.
+        # One row at a time over its own keys only, so that company cannot change the shapes, and in memory of its own,
+        # so that it cannot change strides and alignment: the rounding of torch's products may follow all of these.
         for r in range(rows):
             end = context + r + 1
             seen: slice | Tensor = slice(0 if window is None else max(0, end - window) - first, end - first)
             if paths is not None:
                 seen = torch.from_numpy(paths[r] - first).to(q.device)
-            out[start + r] = attend(
-                q[start + r : start + r + 1], keys[:, seen], values[:, seen], None,
-                scaling=scaling, softcap=softcap, sinks=sinks,
-            )[0]  # fmt: skip
+            parts = (q[start + r : start + r + 1], keys[:, seen], values[:, seen])
+            row, own_keys, own_values = (part.clone(memory_format=torch.contiguous_format) for part in parts)
+            out[start + r] = attend(row, own_keys, own_values, None, scaling=scaling, softcap=softcap, sinks=sinks)[0]
     return out

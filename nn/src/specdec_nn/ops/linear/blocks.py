@@ -18,8 +18,12 @@ from numba.extending import intrinsic
 from specdec_nn.ops.cpu import simd
 from specdec_nn.ops.cpu.elements import KINDS
 
+_PAIRS: Final = (0, 8, 8, 6, 6, 4, 4, 3, 3)  # weights take one register, not two
+_WIDE: Final = (0, 8, 8, 6, 4, 4, 4, 3, 3)
 # Outputs of a block by its number of rows: their sums and the weights at hand fill the registers, 32 or 16.
-OUTPUTS: Final = (0, 8, 8, 6, 4, 4, 4, 3, 3) if simd.WIDE else (0, 4, 2, 1, 1)
+OUTPUTS: Final = _PAIRS if simd.HAS_PAIRS else _WIDE if simd.WIDE else (0, 4, 2, 1, 1)
+# Lines of what is further ahead that each group of inputs asks for, by rows.
+LINES: Final = _PAIRS if simd.HAS_PAIRS else (1,) * len(OUTPUTS)
 ROWS: Final = len(OUTPUTS) - 1  # the most rows of a block
 LINE: Final = 64  # bytes of a cache line
 VECTOR: Final = 4 * simd.LANES  # bytes of the lanes of one sum
@@ -103,14 +107,16 @@ def _emit_block(b: Any, name: str, rows: int, arguments: Any, stretch: Any) -> N
         place = b.add(w, b.mul(w_row, simd.const(r)))
         w_rows.append(b.select(b.icmp_unsigned("<", place, w_last), place, w_last))
 
-    # The next outputs come to the first-level cache whole. Of what is further ahead, one line a group comes to the
-    # second level, however many there are: the processor takes it for a sequence, and fetches those between by itself.
-    # Asking for all of them would keep the few places for misses busy, for which the loads of weights at hand wait too.
-    next_rows = [b.add(row, b.mul(w_row, simd.const(outputs))) for row in w_rows]
+    # Of what is further ahead, LINES a group come to the second level, however many there are. Where that is one, the
+    # processor takes it for a sequence, and fetches those between by itself, and the next outputs come to the first
+    # level whole; asking for all would keep its few places for misses busy, for which the loads of weights at hand wait
+    # too. AMD's CPUs fetch less by themselves, and are quicker without anything asked for into the first level.
+    next_rows = [] if simd.HAS_PAIRS else [b.add(row, b.mul(w_row, simd.const(outputs))) for row in w_rows]
 
     def add(index: Any, totals: list[Any]) -> list[Any]:
         totals, at = list(totals), b.mul(index, step)
-        simd.prefetch(b, ahead, b.mul(index, pace), level=2)
+        for n in range(LINES[rows]):
+            simd.prefetch(b, ahead, b.add(b.mul(index, pace), simd.const(LINE * n)), level=2)
         for row in next_rows:
             simd.prefetch(b, row, at, level=1)
         raw = [simd.load(b, row, at, _storage(name), size) for row in w_rows]

@@ -105,8 +105,8 @@ def _panel(kind: int, size: int, wide: int, rows: int, inputs: int, w: int, w_ro
     groups = x_row // _GROUP_BYTES[kind]
     place, w_last, part = w + first * w_row, w + (outputs - 1) * w_row, PANEL * w_row // passes
     for number in range(passes):
-        r = number * _ROWS
-        some = min(_ROWS, rows - r)
+        r = rows * number // passes
+        some = rows * (number + 1) // passes - r
         turns = (PANEL + _OUTPUTS[some] - 1) // _OUTPUTS[some] * groups
         _sums(kind, some, wide + r * x_row, x_row, place, w_row, w_last, groups, count,
               place + PANEL * w_row + number * part, (part + turns - 1) // turns, sums)  # fmt: skip
