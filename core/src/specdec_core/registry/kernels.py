@@ -125,6 +125,9 @@ class Kernels:
         try:
             kernel = import_object(record)
             supports = getattr(kernel, "supports", None)
+            if supports is not None and not callable(supports):
+                message = f"its attribute 'supports' is of type {type(supports).__name__}, not a function of the device"
+                raise TypeError(message)
             if supports is None or not supports(device):
                 return None
             return int(getattr(kernel, "priority", PRIORITY))

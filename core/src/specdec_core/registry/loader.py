@@ -28,6 +28,7 @@ from specdec_core.registry.hooks import check_kind, check_plugin, implementation
 from specdec_core.registry.importing import explain, import_object, undo_imports
 from specdec_core.registry.kernels import Kernels
 from specdec_core.registry.loaded import LoadedPlugin
+from specdec_core.registry.offered import misfits
 
 Stage = type[PluginError]
 
@@ -141,10 +142,14 @@ class Registry:
         """Call a make hook and return what it built.
 
         Raises MakeStageError if the hook fails, is missing, or builds what does not follow the protocol (a class of
-        `specdec_core.protocols`).
+        `specdec_core.protocols`), or what its objects may offer besides.
         """
         made = self.call(loaded, hook, stage="make", **arguments)
         if isinstance(made, protocol):
+            if problems := list(misfits(made, protocol)):
+                problem = f"{hook} returned {type(made).__name__}, but {'; '.join(problems)}"
+                step = "Tell the authors of the plugin to give what is no such call another name."
+                raise MakeStageError(loaded.record, problem, step)
             return made
         wanted = [name for name in dir(protocol) if not name.startswith("_") and not hasattr(made, name)]
         what = f"{hook} returned {type(made).__name__}" if hook in loaded.hooks else f"it has no {hook}"
