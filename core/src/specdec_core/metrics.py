@@ -8,7 +8,7 @@ drafted 5, accepted 3, emitted 4. A stop rule may then cut what was emitted: bot
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,6 +33,8 @@ class SpecMetrics:
     failures           steps whose proposer failed
     drafted_per_pos    rows that had a draft at position i of a chain, or a node at depth i + 1 of a tree
     accepted_per_pos   rows whose draft at position i was accepted
+    drafted_per_part   of `drafted`, those of each part of a method that is made of others; [] for one of one piece
+    accepted_per_part  of `accepted`, those of each part
     lossy              no counter: the verifier changes the target's distribution, so the text is another one
     """
 
@@ -50,6 +52,8 @@ class SpecMetrics:
     failures: int = 0
     drafted_per_pos: list[int] = field(default_factory=list)
     accepted_per_pos: list[int] = field(default_factory=list)
+    drafted_per_part: list[int] = field(default_factory=list)
+    accepted_per_part: list[int] = field(default_factory=list)
     lossy: bool = False
 
     def observe(self, stats: StepStats) -> None:
@@ -61,6 +65,8 @@ class SpecMetrics:
         asked = [True] * len(rows) if stats.asked is None else stats.asked
         for row, was_asked in zip(rows, asked, strict=True):
             self._add(*row, asked=was_asked)
+        for i, parts in enumerate(stats.parts or ()):
+            self.add_parts(parts, range(stats.accepted[i]) if stats.nodes is None else stats.nodes[i])
         self.failures += stats.failed is not None
 
     def add_row(
@@ -81,13 +87,24 @@ class SpecMetrics:
         _check_row(*row)
         self._add(*row, asked=asked)
 
+    def add_parts(self, parts: Sequence[int], accepted: Iterable[int]) -> None:
+        """Tell of a row that was added which part made each of its verified drafts, and which were accepted."""
+        missing = max(parts, default=-1) + 1 - len(self.drafted_per_part)
+        if missing > 0:
+            self.drafted_per_part += [0] * missing
+            self.accepted_per_part += [0] * missing
+        for part in parts:
+            self.drafted_per_part[part] += 1
+        for node in accepted:
+            self.accepted_per_part[parts[node]] += 1
+
     def merge(self, others: Iterable[SpecMetrics]) -> None:
         """Add the counters of others, e.g. of the samples of one prompt; the sum is lossy if one of them is."""
         for other in others:
             for name, value in asdict(other).items():
                 mine = getattr(self, name)
                 if isinstance(value, list):
-                    _add_per_pos(mine, value)
+                    _add_each(mine, value)
                 else:
                     setattr(self, name, (mine or value) if isinstance(value, bool) else mine + value)
 
@@ -212,10 +229,10 @@ def _check_row(proposed: int, drafted: int, accepted: int, emitted: int, depth: 
         raise ValueError(message)
 
 
-def _add_per_pos(mine: list[int], other: list[int]) -> None:
+def _add_each(mine: list[int], other: list[int]) -> None:
     mine += [0] * (len(other) - len(mine))
-    for position, value in enumerate(other):
-        mine[position] += value
+    for place, value in enumerate(other):
+        mine[place] += value
 
 
 def _ratio(part: int, whole: int) -> float | None:

@@ -24,6 +24,7 @@ class StepStats:
                  where no draft had room
     nodes        [n] which of the verified drafts were accepted, by their index in the row's draft; None: the first
                  ones, in chains
+    parts        [n] which part made each of the verified drafts, as in `Draft.part`; None where the method has none
     """
 
     request_ids: list[str]
@@ -38,6 +39,7 @@ class StepStats:
     asked: list[bool] | None = None
     prompt_rows: int = 0
     nodes: list[list[int]] | None = None
+    parts: list[list[int]] | None = None
 
     def copied(self) -> StepStats:
         """Return figures of their own, for a reader that may change them."""
@@ -52,4 +54,5 @@ class StepStats:
             depths=None if self.depths is None else list(self.depths),
             asked=None if self.asked is None else list(self.asked),
             nodes=None if self.nodes is None else [list(nodes) for nodes in self.nodes],
+            parts=None if self.parts is None else [list(parts) for parts in self.parts],
         )

@@ -139,3 +139,16 @@ def test_rows_for_which_nothing_was_asked_are_not_empty():
     metrics.observe(StepStats(["a", "b"], [0, 0], [0, 0], [0, 0], [1, 1], asked=[True, False]))
     metrics.add_row(0, 0, 0, 1, asked=False)
     assert (metrics.steps, metrics.empty) == (3, 1)
+
+
+def test_parts_of_a_method_are_told_apart_in_chains_and_in_trees():
+    metrics = SpecMetrics()
+    chain = StepStats(["a", "b"], [3, 1], [3, 1], [2, 0], [3, 1], parts=[[0, 0, 2], [2]])
+    tree = StepStats(["a"], [3], [3], [1], [2], depths=[2], nodes=[[2]], parts=[[0, 0, 1]])
+    for each in (chain, tree):
+        metrics.observe(each.copied())
+    assert (metrics.drafted_per_part, metrics.accepted_per_part) == ([4, 1, 2], [2, 1, 0])
+    assert sum(metrics.drafted_per_part) == metrics.drafted and sum(metrics.accepted_per_part) == metrics.accepted
+    twice = SpecMetrics()
+    twice.merge([metrics, metrics, SpecMetrics()])
+    assert twice.since(metrics) == metrics

@@ -158,6 +158,7 @@ class Engine:
             kv_pages_published=arena.pages_published,
             prefix_cache_queries=self.scheduler.prefix.queries,
             prefix_cache_hits=self.scheduler.prefix.hits,
+            part_seconds=() if self.runner is None else tuple(self.runner.part_seconds()),
         )
 
     def _require_idle(self, call: str) -> None:

@@ -16,7 +16,7 @@ from runs import params, prompts, run, target
 from specdec_core.draft import BatchView
 from specdec_engine import LLM
 from specdec_engine.reporting import prometheus
-from specdec_testing.stubs import Perfect, stub_plugin
+from specdec_testing.stubs import Perfect, Stub, stub_plugin
 
 DASHBOARD = json.loads(files("specdec_engine.reporting").joinpath("grafana.json").read_text(encoding="utf-8"))
 QUERIES = [(panel["title"], each["expr"]) for panel in DASHBOARD["panels"] for each in panel["targets"]]
@@ -36,15 +36,23 @@ class Sometimes(Perfect):
         return 4096
 
 
+class Seldom(Stub):
+    """A wrong draft now and then, where the other part has none."""
+
+    def row(self, batch: BatchView, i: int) -> Any:
+        return [1] if len(batch.request(i).tokens) % 6 == 0 else []
+
+
 @pytest.fixture(scope="module")
 def scrapes() -> list[str]:
     """The exporter's text before and after some requests, of an engine with speculation and one without."""
-    model, texts, sampling = target("llama"), prompts((9, 20)), params(2)
+    model, texts, sampling = target("llama"), prompts((9, 20, 23)), params(3)
     stub = Sometimes.of_run(texts, run(model, texts, sampling))
     registry = CollectorRegistry()
-    config = {"method": "stub", "num_speculative_tokens": 4}
+    config = {"method": "combine", "num_speculative_tokens": 4, "methods": [{"method": "stub"}, {"method": "seldom"}]}
+    plugins = {"stub": stub_plugin(stub), "seldom": stub_plugin(Seldom())}
     with (
-        LLM(hf_model=model, speculative_config=config, plugins={"stub": stub_plugin(stub)}, strict=True) as llm,
+        LLM(hf_model=model, speculative_config=config, plugins=plugins, strict=True) as llm,
         LLM(hf_model=model) as plain,
     ):
         for engine in (llm, plain):
@@ -76,6 +84,12 @@ def test_what_the_panels_show_is_what_the_engine_counted(scrapes: list[str]) -> 
     )
     assert found["Acceptance rate"] == [pytest.approx(accepted / drafted)] and 0 < accepted < drafted
     assert len(found["Acceptance by position"]) == 4
+    counts = parse(scrapes[1])
+    for kind, whole in (("draft", drafted), ("accepted", accepted)):
+        by_part = counts[f"specdec:spec_decode_num_{kind}_tokens_per_part_total"]
+        assert {dict(labels)["part"] for labels in by_part} == {"0.stub", "1.seldom"}
+        assert sum(by_part.values()) == whole and (min(by_part.values()) > 0) == (kind == "draft")
+    assert found["Drafting time by part"][0] > 0
     assert found["Lossy verifiers"] == [0.0] and found["Steps without a draft"][0] > 0
     assert found["Requests"] == [0.0]
 

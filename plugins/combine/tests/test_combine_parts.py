@@ -8,18 +8,13 @@ import numpy as np
 import pytest
 
 from specdec_core.config.resolve import resolve
-from specdec_core.draft import BatchView
 from specdec_core.errors import ConfigError, RequestError
-from specdec_core.host.factory import make_proposer
-from specdec_core.noise import Noise
 from specdec_core.registry.catalog import Catalog
 from specdec_core.registry.loader import Registry
 from specdec_core.sources import TargetInfo
 from specdec_core.traits import MethodTraits
 from specdec_engine import LLM, SamplingParams
-from specdec_plugin_predicted.options import PredictedRequestOptions
 from specdec_testing.breakers import OutOfVocabulary, Raises
-from specdec_testing.fakes import FakeRequest, FakeTarget
 from specdec_testing.identity import assert_same_output
 from specdec_testing.stubs import Stub, stub_plugin
 from specdec_testing.targets import tiny_target
@@ -172,37 +167,14 @@ def test_traits_and_k_come_from_the_parts_and_explain_shows_their_decisions():
     assert tree.compute_hash() != resolved.compute_hash()
 
 
-def test_figures_of_parts_count_what_was_verified_and_what_came_true():
-    registry = Registry(Catalog.discover(), strict=True)
-    target = FakeTarget(tiny_target("llama"), max_model_len=192)
-    resolved = resolve(combined({"method": "predicted"}, NGRAM), target.info, registry)
-    proposer = make_proposer(resolved, target, registry, strict=True)
-    extra = (PredictedRequestOptions(prediction=(11, 12, 13, 14)), None)
-    told, untold = FakeRequest("a", [50, 51], extra=extra), FakeRequest("b", [7, 8, 7])
-    for request in (told, untold):
-        proposer.start(request.view)
-        request.extend([11] if request is told else [8])
-    draft = proposer.propose(batch_of(told, untold))
-    assert (draft.lengths, draft.tokens.tolist()) == ([3, 2], [12, 13, 14, 7, 8])
-    told.extend([12, 13, 99])
-    untold.extend([5])
-    for request in (told, untold):
-        proposer.finish(request.view, "done")
-    figures = proposer.part_metrics()
-    assert {name: (part["drafted"], part["accepted"]) for name, part in figures.items()} == {
-        "0.predicted": (3, 2),
-        "1.ngram": (2, 0),
-    }
-    assert all(part["seconds"] > 0 for part in figures.values())
-    proposer.close()
-
-
-def batch_of(*requests):
-    n = len(requests)
-    return BatchView(
-        requests=[request.view for request in requests],
-        run_len=np.asarray([len(request.tokens) - 1 for request in requests], np.int32),
-        newest_known=np.ones(n, np.bool_),
-        max_draft=np.full(n, 3, np.int32),
-        noise=Noise(np.zeros(n, np.uint64), np.zeros(n, np.int32), np.zeros(n, np.int32)),
-    )
+def test_figures_of_parts_add_up_to_those_of_the_method():
+    right = generate()[0].outputs[0].token_ids
+    for rule in ("first", "merge"):
+        results = generate(
+            combined({"method": "predicted"}, NGRAM, rule=rule), extra={"specdec": {"prediction": right}}
+        )
+        told, *others = (result.metrics for result in results)
+        assert told.accepted_per_part[0] > 0 and any(other.accepted_per_part[1] for other in others)
+        for metrics in (told, *others):
+            assert sum(metrics.drafted_per_part) == metrics.drafted
+            assert sum(metrics.accepted_per_part) == metrics.accepted

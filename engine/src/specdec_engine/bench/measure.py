@@ -122,7 +122,6 @@ def _row(arm: Arm, plain: Arm, unit: Unit, work: Work, timed: Mapping[str, _Time
         forwards=[(rows, int(count), seconds) for rows, (count, seconds) in sorted(recorder.forwards.items())],
         accepted_lengths=sorted(recorder.accepted_lengths.items()),
         undrafted=recorder.undrafted,
-        by_part=[(part, drafted, accepted) for part, (drafted, accepted) in sorted(recorder.by_part.items())],
         part_seconds=mine.part_seconds,
         counters=asdict(metrics),
     )

@@ -26,7 +26,6 @@ class Recorder:
     forwards         rows of a forward -> [forwards, their seconds], of those other steps
     accepted_lengths accepted drafts -> rows of the forward with so many, of rows that had a draft
     undrafted        rows that had none, and could have
-    by_part          part of a method that is made of others -> [its verified drafts, those accepted]
     producers        request -> who produced each of its tokens, a letter each
     """
 
@@ -36,7 +35,6 @@ class Recorder:
     forwards: dict[int, list[float]] = field(default_factory=dict)
     accepted_lengths: Counter[int] = field(default_factory=Counter)
     undrafted: int = 0
-    by_part: dict[int, list[int]] = field(default_factory=dict)
     producers: dict[str, str] = field(default_factory=dict)
     _step: Step | None = None
 
@@ -77,16 +75,8 @@ class Recorder:
                 continue
             if item.num_draft:
                 self.accepted_lengths[len(item.accepted)] += 1
-                self._add_parts(item)
             else:
                 self.undrafted += 1
-
-    def _add_parts(self, item: ScheduledRows) -> None:
-        if item.part is None:
-            return
-        for place, chosen in enumerate((item.part, item.part[item.accepted])):
-            for part in chosen.tolist():
-                self.by_part.setdefault(part, [0, 0])[place] += 1
 
     def of(self, requests: Sequence[str]) -> list[str]:
         """Return who produced the tokens of some requests."""

@@ -45,8 +45,7 @@ class Row:
     phases            of that, in the other steps, by phase (`recorder.PHASES`)
     forwards          [rows, forwards, their seconds], of these other steps
     accepted_lengths  [accepted drafts, rows of forwards]; `undrafted` had no draft
-    by_part           [part, its verified drafts, those accepted] for methods that are made of others
-    part_seconds      seconds of drafting of each part of such a method, steps with prompts included
+    part_seconds      seconds of drafting of each part of a method that is made of others, steps with prompts included
     counters          `SpecMetrics`, all prompts together
     differences       None where the output is plain decoding's
     """
@@ -65,7 +64,6 @@ class Row:
     forwards: list[tuple[int, int, float]]
     accepted_lengths: list[tuple[int, int]]
     undrafted: int
-    by_part: list[tuple[int, int, int]]
     part_seconds: list[float]
     counters: dict[str, Any]
 
@@ -88,7 +86,7 @@ class Row:
         """Read what `asdict` gives after JSON. Raises KeyError or TypeError for other data."""
         given = {field.name: data[field.name] for field in fields(cls)}
         given["differences"] = [None if each is None else Difference(**each) for each in given["differences"]]
-        for name in ("forwards", "accepted_lengths", "by_part"):
+        for name in ("forwards", "accepted_lengths"):
             given[name] = [tuple(each) for each in given[name]]
         return cls(**given)
 

@@ -66,7 +66,8 @@ def _arm(label: str, rows: Sequence[Row], plain: Sequence[Row]) -> dict[str, Any
         "lossy": metrics.lossy,
         "accepted_lengths": _lengths(rows),
         "undrafted": sum(row.undrafted for row in rows),
-        "by_part": _by_part(rows),
+        "drafted_per_part": metrics.drafted_per_part,
+        "accepted_per_part": metrics.accepted_per_part,
         "part_ms_per_token": _part_times(rows),
         "ms_per_token": _times(rows),
         "forward_ms": _forwards(rows),
@@ -109,15 +110,6 @@ def _lengths(rows: Iterable[Row]) -> list[list[int]]:
     for row in rows:
         counts.update(dict(row.accepted_lengths))
     return [[length, count] for length, count in sorted(counts.items())]
-
-
-def _by_part(rows: Iterable[Row]) -> list[list[int]]:
-    sums: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for row in rows:
-        for part, drafted, accepted in row.by_part:
-            sums[part][0] += drafted
-            sums[part][1] += accepted
-    return [[part, *counts] for part, counts in sorted(sums.items())]
 
 
 def _part_times(rows: Sequence[Row]) -> list[float]:

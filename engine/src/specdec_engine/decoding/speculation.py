@@ -120,6 +120,7 @@ class Speculation:
             depths=[item.draft_depth for item in decode],
             asked=[item.asked for item in decode],
             nodes=[item.accepted.tolist() for item in decode] if self.runner.drafts_trees else None,
+            parts=None if all(item.part is None for item in decode) else [_parts(item) for item in decode],
             failed=self.runner.containment.step,
             rows=rows,
             prompt_rows=sum(len(item.ids) for item in items) - sum(1 + item.num_draft for item in decode),
@@ -127,3 +128,8 @@ class Speculation:
         )
         self.runner.budget.observe(stats)
         self.observe(stats)
+
+
+def _parts(item: ScheduledRows) -> list[int]:
+    parts: list[int] = [] if item.part is None else item.part.tolist()
+    return parts

@@ -222,6 +222,8 @@ class Stepper:
             request.metrics.add_row(
                 item.proposed, item.num_draft, len(item.accepted), item.kept, item.draft_depth, asked=item.asked
             )
+            if item.part is not None:
+                request.metrics.add_parts(item.part.tolist(), item.accepted.tolist())
         if reason is not None:
             self.end(request, reason, stop_reason)
 

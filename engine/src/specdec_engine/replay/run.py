@@ -51,12 +51,11 @@ class TraceRequest:
 
 @dataclass
 class Score:
-    """What a method did on traces: `seconds` of all calls for drafts, by_part as in `specdec_engine.bench.rows.Row`."""
+    """What a method did on traces: `seconds` of all calls for drafts."""
 
     metrics: SpecMetrics = field(default_factory=SpecMetrics)
     seconds: float = 0.0
     tokens: int = 0
-    by_part: dict[int, list[int]] = field(default_factory=dict)
 
 
 class Replayer:
@@ -94,7 +93,8 @@ class Replayer:
             score.metrics.add_row(
                 proposed, len(draft.tokens), len(path), emitted, depth, asked=self._runner.asked(request)
             )
-            _add_parts(score, draft, path)
+            if draft.part is not None:
+                score.metrics.add_parts(draft.part.tolist(), path)
             request.ids.append(np.array(output[known : known + emitted], np.int32))
             known += emitted
         score.tokens += len(output)
@@ -116,11 +116,3 @@ def accepted_path(draft: Draft, coming: Sequence[int]) -> list[int]:
         if len(path) < len(coming) and parent == (path[-1] if path else -1) and token == coming[len(path)]:
             path.append(node)
     return path
-
-
-def _add_parts(score: Score, draft: Draft, path: Sequence[int]) -> None:
-    if draft.part is None:
-        return
-    for place, chosen in enumerate((draft.part, draft.part[list(path)])):
-        for part in chosen.tolist():
-            score.by_part.setdefault(part, [0, 0])[place] += 1

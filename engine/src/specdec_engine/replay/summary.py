@@ -29,12 +29,7 @@ def summarise(label: str, scores: Mapping[str, Score], parts: Sequence[str], fai
     metrics = SpecMetrics(failures=failures)
     metrics.merge(score.metrics for score in scores.values())
     seconds = sum(score.seconds for score in scores.values())
-    by_part: dict[int, list[int]] = {}
-    for score in scores.values():
-        for part, (drafted, accepted) in score.by_part.items():
-            sums = by_part.setdefault(part, [0, 0])
-            sums[0] += drafted
-            sums[1] += accepted
+    counts = zip(metrics.drafted_per_part, metrics.accepted_per_part, strict=True)
     return {
         "arm": label,
         "tokens": sum(score.tokens for score in scores.values()),
@@ -42,7 +37,7 @@ def summarise(label: str, scores: Mapping[str, Score], parts: Sequence[str], fai
         "seconds": seconds,
         "ms_per_step": 1e3 * seconds / metrics.steps if metrics.steps else None,
         "tasks": {task: score.metrics.tokens_per_step for task, score in scores.items()},
-        "parts": {f"{part}.{parts[part]}": counts for part, counts in sorted(by_part.items())},
+        "parts": {f"{part}.{parts[part]}": list(each) for part, each in enumerate(counts)},
     }
 
 

@@ -8,7 +8,7 @@ vLLM's, so that its dashboards show a specdec engine; the label `proposer` is ad
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -50,6 +50,12 @@ COUNTERS_PER_POS: Final = (
     ("vllm:spec_decode_num_accepted_tokens_per_pos", "accepted_per_pos", "Accepted tokens by draft position."),
     ("specdec:spec_decode_num_draft_tokens_per_pos", "drafted_per_pos", "Verified tokens by draft position."),
 )
+# The same with a label `part` more, `0.suffix` for the first one; only of methods that are made of others.
+COUNTERS_PER_PART: Final = (
+    ("specdec:spec_decode_num_draft_tokens_per_part", "drafted_per_part", "Draft tokens verified, by part."),
+    ("specdec:spec_decode_num_accepted_tokens_per_part", "accepted_per_part", "Accepted draft tokens, by part."),
+)
+PART_SECONDS: Final = ("specdec:spec_decode_draft_seconds_per_part", "part_seconds", "Seconds of drafting, by part.")
 # Name, attribute of `EngineState`, description.
 STATE_COUNTERS: Final = (
     ("vllm:prefix_cache_queries", "prefix_cache_queries", "Ids of requests that looked for a prefix of theirs."),
@@ -102,6 +108,7 @@ class EngineCollector(Collector):
                 for position, value in enumerate(values):
                     counter.add_metric((*labels, str(position)), value)
             yield counter
+        yield from _by_part(engines)
         gauge = GaugeMetricFamily(LOSSY[0], LOSSY[2], labels=LABELS)
         for _, metrics, labels in counting:
             gauge.add_metric(labels, metrics.lossy)
@@ -118,6 +125,20 @@ class EngineCollector(Collector):
                 if held is not None:
                     gauge.add_metric(labels, held)
             yield gauge
+
+
+def _by_part(engines: Sequence[tuple[LLM, tuple[str, str, str]]]) -> Iterator[Metric]:
+    """Yield what is counted by part; each part has a series from the start."""
+    for name, attribute, text in (*COUNTERS_PER_PART, PART_SECONDS):
+        counter = CounterMetricFamily(name, text, labels=(*LABELS, "part"))
+        for llm, labels in engines:
+            parts = () if llm.resolved_config is None else llm.resolved_config.parts
+            source = llm.get_state() if attribute == PART_SECONDS[1] else llm.get_metrics()
+            values = list(getattr(source, attribute)) if parts else []
+            for place, part in enumerate(parts):
+                value = values[place] if place < len(values) else 0
+                counter.add_metric((*labels, f"{place}.{part.method}"), value)
+        yield counter
 
 
 _COLLECTORS: WeakKeyDictionary[CollectorRegistry, EngineCollector] = WeakKeyDictionary()

@@ -29,6 +29,7 @@ class EngineState:
     kv_pages_published        pages that a later request may take over, held by requests now or not
     prefix_cache_queries, prefix_cache_hits  ids of the requests that looked for a prefix of theirs, and how many of
                               them were taken over, since the engine was made
+    part_seconds              seconds of drafting of each part of a method that is made of others, else none
     """
 
     running: int
@@ -40,6 +41,7 @@ class EngineState:
     kv_pages_published: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+    part_seconds: tuple[float, ...] = ()
 
     @property
     def kv_usage(self) -> float:

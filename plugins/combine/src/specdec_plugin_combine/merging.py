@@ -44,11 +44,8 @@ class Merger(Protocol):
         drafted the node, and to `confidence` the chance that it and all before it are right.
         """
 
-    def compare(self, gained: IntArray, figures: npt.NDArray[np.int64]) -> None:
-        """Learn from the ids that followed; of the nodes that were picked last, count by part in figures [2, parts].
-
-        figures[0] are those nodes, figures[1] those that came true.
-        """
+    def compare(self, gained: IntArray) -> None:
+        """Learn from the ids that followed."""
 
 
 MakeMerger = Callable[[int], Merger]

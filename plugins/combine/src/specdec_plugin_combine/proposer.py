@@ -39,9 +39,8 @@ COST = {"none": 0.0, "own": 0.15, "target": 0.15}  # of drafting, by a part's we
 
 @dataclass(slots=True)
 class Part:
-    """One method of a combination, with its figures."""
+    """One method of a combination, and the seconds that it took."""
 
-    name: str
     traits: MethodTraits
     runner: ProposerRunner
     proposer: Proposer
@@ -70,7 +69,7 @@ def _part(resolved: ResolvedConfig, vocab_size: int, build: ProposerBuild) -> Pa
     runner = ProposerRunner(proposer, resolved.traits, DraftBudget(resolved), vocab_size, containment)
     wanted, all_layers = resolved.traits.aux_layers, build.traits.aux_layers
     columns = [all_layers.index(layer) for layer in wanted] if wanted and wanted != all_layers else None
-    return Part(resolved.method, resolved.traits, runner, proposer, columns, resolved.num_speculative_tokens)
+    return Part(resolved.traits, runner, proposer, columns, resolved.num_speculative_tokens)
 
 
 class CombineProposer:
@@ -94,9 +93,6 @@ class CombineProposer:
         self._requests: dict[str, Followed] = {}
         self._arrivals = 0
         self._make_merger = make_merger
-        self._figures = np.zeros(
-            (2, len(self._parts)), np.int64
-        )  # verified drafts of each part, and those that came true
 
     def start(self, request: RequestView) -> None:
         """Take in a request; parts are told of it when they are first called for it."""
@@ -127,21 +123,21 @@ class CombineProposer:
         if self._make_merger is not None:
             return self._merged(batch, followed, limits)
         rows = self._rows(batch, followed, limits)
-        chosen = [self._choose(own) for own in rows]
-        for one, own, row, limit in zip(followed, rows, chosen, limits, strict=True):
-            one.drafted, one.chosen = own, row
+        for one, own, limit in zip(followed, rows, limits, strict=True):
+            one.drafted = own
             one.steps += limit > 0
-        return self._draft(chosen)
+        return self._draft([self._choose(own) for own in rows])
 
     def finish(self, request: RequestView, reason: FinishReason) -> None:
-        """Tell the parts, and count what the last drafts were worth."""
+        """Tell the parts; a request that comes back keeps what its last drafts were worth."""
         one = self._requests.get(request.id)
         if one is None:
             return
-        self._learn(one, request.tokens)
         for part, own in zip(self._parts, one.parts, strict=True):
             part.runner.finish(own, reason)
-        if reason != "preempted":
+        if reason == "preempted":
+            self._learn(one, request.tokens)
+        else:
             del self._requests[request.id]
 
     def close(self) -> None:
@@ -158,13 +154,6 @@ class CombineProposer:
         """Return a digest of what the parts knew before any request."""
         known = [part.proposer.memory_digest() for part in self._parts if isinstance(part.proposer, Remembers)]
         return hashlib.sha256(b"\0".join(known)).digest() if any(known) else b""
-
-    def part_metrics(self) -> dict[str, dict[str, float]]:
-        """Return for each part how many of the verified drafts were its own, how many came true, and its seconds."""
-        return {
-            f"{i}.{part.name}": {"drafted": drafted, "accepted": accepted, "seconds": part.seconds}
-            for i, (part, drafted, accepted) in enumerate(zip(self._parts, *self._figures.tolist(), strict=True))
-        }
 
     def part_seconds(self) -> list[float]:
         """Return the seconds of each part."""
@@ -254,18 +243,14 @@ class CombineProposer:
         new = tokens[one.seen :]
         one.seen = len(tokens)
         if one.merger is not None and len(new):
-            one.merger.compare(new, self._figures)
+            one.merger.compare(new)
         gained = new.tolist()
-        if one.chosen is None or not gained:
+        if not one.drafted or not gained:
             return
         for row, estimate in zip(one.drafted, one.estimates, strict=True):
             if len(row):
                 estimate.learn(*depth_reached(row.tokens, row.parents, gained))
-        for node in range(len(one.chosen)):
-            self._figures[0, one.chosen.origin[node]] += 1
-        for node in _path(one.chosen, gained):
-            self._figures[1, one.chosen.origin[node]] += 1
-        one.drafted, one.chosen = [], None
+        one.drafted = []
 
     def _commit(self, rows: Rows, followed: Sequence[Followed]) -> None:
         """Hand the rows that the host delivered to the parts that read them."""
@@ -334,13 +319,3 @@ def _split(draft: Draft, part: int, offset: int | None) -> list[PartRow]:
         found.append(PartRow(tokens[cut], parents, [part] * length, q_row, confidence))
         begin += length
     return found
-
-
-def _path(row: PartRow, gained: Sequence[int]) -> list[int]:
-    """Return the nodes of a draft that came true, from the first one on."""
-    path: list[int] = []
-    for node, token in enumerate(row.tokens):
-        parent = node - 1 if row.parents is None else row.parents[node]
-        if len(path) < len(gained) and parent == (path[-1] if path else -1) and token == gained[len(path)]:
-            path.append(node)
-    return path

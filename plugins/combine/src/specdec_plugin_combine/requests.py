@@ -69,7 +69,6 @@ class Followed:
     seen       how many ids had been known when the last drafts were made
     delivered  the position after the last row that the host delivered
     drafted    each part's last draft
-    chosen     what became of them
     steps      how often there were drafts
     merger     the tree of the drafts of all parts, under the rule `merge`
     """
@@ -80,7 +79,6 @@ class Followed:
     merger: Merger | None = None
     delivered: int = 0
     drafted: list[PartRow] = field(default_factory=list)
-    chosen: PartRow | None = None
     steps: int = 0
 
     @property

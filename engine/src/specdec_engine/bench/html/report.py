@@ -254,7 +254,7 @@ def _by_part(each: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> Ite
     """Yield what each part of a method brought, where there are such methods."""
     rows = []
     for _, arm in _methods(each):
-        counts = {part: (drafted, accepted) for part, drafted, accepted in arm["by_part"]}
+        counts = dict(enumerate(zip(arm["drafted_per_part"], arm["accepted_per_part"], strict=True)))
         times = dict(enumerate(arm["part_ms_per_token"]))
         for part, name in enumerate(parts.get(arm["arm"], ())):
             drafted, accepted = counts.get(part, (0, 0))

@@ -13,8 +13,6 @@ from specdec_plugin_combine.estimate import DEPTHS, KEPT
 from specdec_plugin_combine.merging import CLASSES, COUNTED, ROOM, assumed
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from specdec_core.draft import IntArray
     from specdec_plugin_combine.merging import FloatArray
 
@@ -85,8 +83,8 @@ def _pick(count: Any, most: Any, nodes: Any, counts: Any, out: Any, confidence: 
     return picked
 
 
-@njit(void(int64, _IDS, _NODES, _COUNTS, int64[:, ::1]), nogil=True)
-def _compare(count: Any, gained: Any, nodes: Any, counts: Any, figures: Any) -> None:
+@njit(void(int64, _IDS, _NODES, _COUNTS), nogil=True)
+def _compare(count: Any, gained: Any, nodes: Any, counts: Any) -> None:
     came = np.zeros(count, np.bool_)
     for index in range(count):
         parent, depth = nodes[PARENT, index], nodes[DEPTH, index]
@@ -98,9 +96,6 @@ def _compare(count: Any, gained: Any, nodes: Any, counts: Any, figures: Any) -> 
                 if key >= 0:
                     counts[TRIED, part, key] = KEPT * counts[TRIED, part, key] + 1
                     counts[RIGHT, part, key] = KEPT * counts[RIGHT, part, key] + right
-        if nodes[PLACE, index] >= 0:
-            figures[0, nodes[FIRST, index]] += 1
-            figures[1, nodes[FIRST, index]] += came[index]
 
 
 class Merger:
@@ -133,7 +128,7 @@ class Merger:
         count: int = _pick(self._count, most, self._nodes, self._counts, out, confidence, start)
         return count
 
-    def compare(self, gained: IntArray, figures: npt.NDArray[np.int64]) -> None:
+    def compare(self, gained: IntArray) -> None:
         """Learn."""
-        _compare(self._count, gained, self._nodes, self._counts, figures)
+        _compare(self._count, gained, self._nodes, self._counts)
         self._count = 0

@@ -9,9 +9,6 @@ from specdec_plugin_combine.estimate import DEPTHS, KEPT
 from specdec_plugin_combine.merging import CLASSES, COUNTED, assumed
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from specdec_core.draft import IntArray
     from specdec_plugin_combine.merging import FloatArray
 
@@ -29,11 +26,10 @@ class Merger:
         """Begin with no drafts."""
         self._counts = [[list(assumed(key)) for key in range(COUNTED)] for _ in range(parts)]
         self._nodes: list[_Node] = []
-        self._picked: list[int] = []
 
     def clear(self) -> None:
         """Begin a step."""
-        self._nodes, self._picked = [], []
+        self._nodes = []
 
     def add(self, part: int, tokens: IntArray, parents: IntArray | None, estimates: FloatArray | None) -> None:
         """Join a draft."""
@@ -59,16 +55,16 @@ class Merger:
         for node in self._nodes:
             wrong = math.prod(1.0 - self._rate(part, key) for part, key in node.keys.items())
             chances.append((1.0 - wrong) * (chances[node.parent] if node.parent >= 0 else 1.0))
-        self._picked = sorted(range(len(chances)), key=lambda index: -chances[index])[:most]
+        picked = sorted(range(len(chances)), key=lambda index: -chances[index])[:most]
         place = {-1: -1}
-        for count, index in enumerate(self._picked):
+        for count, index in enumerate(picked):
             node = self._nodes[index]
             place[index] = count
             out[:, start + count] = node.token, place[node.parent], next(iter(node.keys))
             confidence[start + count] = chances[index]
-        return len(self._picked)
+        return len(picked)
 
-    def compare(self, gained: IntArray, figures: npt.NDArray[np.int64]) -> None:
+    def compare(self, gained: IntArray) -> None:
         """Learn."""
         depths = {-1: 0}
         for index, node in enumerate(self._nodes):
@@ -81,10 +77,6 @@ class Merger:
             for part, key in node.keys.items():
                 tried, before = self._counts[part][key]
                 self._counts[part][key] = [KEPT * tried + 1, KEPT * before + right]
-        for index in self._picked:
-            part = next(iter(self._nodes[index].keys))
-            figures[0, part] += 1
-            figures[1, part] += index in depths
         self.clear()
 
     def _rate(self, part: int, key: int) -> float:
