@@ -13,7 +13,7 @@ from prefixes import engine, sharing, told, watched
 from prometheus_client import CollectorRegistry, generate_latest
 from runs import ids_of, params, prompts, run, target
 
-from specdec_core.errors import TargetError
+from specdec_core.errors import RequestError, TargetError
 from specdec_engine import LLM, AsyncLLM, SamplingParams
 from specdec_engine.memory.kv_plan import kept_row_bytes
 from specdec_engine.reporting import prometheus
@@ -93,6 +93,22 @@ def test_equal_pages_behind_other_ids_are_other_pages() -> None:
             assert result.num_cached_tokens == (PAGE if ids[PAGE:] == other + page + [5] else 0)
             assert llm.generate([ids], ONE)[0].num_cached_tokens == 3 * PAGE
             assert ids_of([result]) == ids_of(run(target("llama"), [ids], ONE, enable_prefix_caching=False))
+
+
+def test_pages_are_shared_by_requests_of_the_same_salt_and_by_no_others() -> None:
+    ids = text(100)["prompt_token_ids"]
+    with engine(target("llama")) as llm:
+        for salt, taken in (("a", 0), ("b", 0), (None, 0), ("a", 96), ("b", 96), (None, 96), ("c", 0)):
+            prompt = {"prompt_token_ids": ids, **({} if salt is None else {"cache_salt": salt})}
+            assert llm.generate(prompt, ONE)[0].num_cached_tokens == taken, salt
+        together = [{"prompt_token_ids": [7, *ids], "cache_salt": salt} for salt in ("a", "b", "a")]
+        assert [result.num_cached_tokens for result in llm.generate(together, ONE)] == [0, 0, 96]
+
+
+@pytest.mark.parametrize("salt", ["", 3, b"a"])
+def test_a_salt_that_is_no_text_is_refused_by_name(salt: object) -> None:
+    with engine(target("llama")) as llm, pytest.raises(RequestError, match=r"cache_salt=.*expected a text"):
+        llm.generate([{"prompt_token_ids": [5, 6]}, {"prompt_token_ids": [5, 6], "cache_salt": salt}], ONE)
 
 
 def test_a_preempted_request_runs_an_id_before_its_newest_one_so_that_its_proposer_has_a_row_for_it() -> None:

@@ -26,6 +26,7 @@ from specdec_testing.targets import tiny_target
 INFO = TargetInfo(model=None, hf_config={}, vocab_size=128, hidden_size=32, num_layers=2, max_model_len=256)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True)
 PROMPT = {"prompt_token_ids": [5, 9, 14, 5, 9]}
+SALT, OTHER = {"cache_salt": "a"}, {"cache_salt": "b"}
 
 
 def llm_of(model=None, **options):
@@ -178,6 +179,12 @@ def test_traits_follow_the_options():
     assert resolved(candidates=3, shared=False).traits.verified_top_k == 3
     assert not resolved(shared=False).traits.remembers
     assert resolved(tree="static", template=[[0], [1]]).num_speculative_tokens == 2
+
+
+def test_a_prompts_salt_keeps_what_is_learnt_of_it_from_others():
+    with llm_of() as llm:
+        counts = [llm.generate({**PROMPT, **salt}, GREEDY)[0].metrics.accepted for salt in (SALT, SALT, {}, OTHER)]
+    assert counts[1] > counts[0] == counts[2] == counts[3]
 
 
 def test_namespaces_in_which_nobody_runs_leave_the_oldest_first():

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specdec_core.config.key_table import KEYS
 from specdec_core.config.keys import Old
@@ -40,6 +40,15 @@ class RequestOptions(BaseModel):
     """Base of the models of what one request may set for a method: frozen, unknown keys refused, fields described."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SharingRequestOptions(RequestOptions):
+    """Base for methods that remember requests (trait `remembers`): nothing crosses from one namespace to another.
+
+    A host that keeps requests apart, as a `cache_salt` asks, gives each salt a namespace of its own.
+    """
+
+    namespace: str = Field("", description="What is remembered is shared only by requests of the same namespace.")
 
 
 def options_model(registry: Plugins, loaded: LoadedPlugin, hook: str) -> type[MethodOptions]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from hashlib import blake2b
+from typing import Any, Final
 
-from specdec_core.config.options import RequestOptions, keys_of, request_model, validate
+from specdec_core.config.options import RequestOptions, SharingRequestOptions, keys_of, request_model, validate
 from specdec_core.config.speculative import ResolvedConfig
 from specdec_core.errors import RequestError
 from specdec_core.registry.loaded import Plugins
+
+SALT_BYTES: Final = 16
 
 
 def request_options(
@@ -38,6 +41,36 @@ def request_options(
         message = f'extra_args["specdec"] does not fit method {resolved.method!r}: {listed}'
         raise RequestError(message)
     return options
+
+
+def salted(
+    options: RequestOptions | tuple[RequestOptions | None, ...] | None,
+    resolved: ResolvedConfig,
+    registry: Plugins,
+    salt: str,
+) -> RequestOptions | tuple[RequestOptions | None, ...] | None:
+    """Return options with which a method that remembers requests shares only with those of the same `salt`.
+
+    The namespace of such a request is the one that it gave, and a digest of the salt. Raises RequestError for a method
+    that remembers and has no namespaces (`SharingRequestOptions`).
+    """
+    if resolved.parts:
+        own = options if isinstance(options, tuple) else (None,) * len(resolved.parts)
+        parts = [salted(each, part, registry, salt) for each, part in zip(own, resolved.parts, strict=True)]
+        return tuple(each for each in parts if not isinstance(each, tuple))
+    if not resolved.traits.remembers:
+        return options
+    model = request_model(registry, registry.plugin(resolved.record))
+    if model is None or not issubclass(model, SharingRequestOptions):
+        message = (
+            f"a prompt has a cache_salt, but method {resolved.method!r} remembers the texts of all requests and has no "
+            "namespaces to keep them apart; leave cache_salt out, or decode the request without speculation: "
+            'extra_args={"specdec": {"off": True}}'
+        )
+        raise RequestError(message)
+    given = options if isinstance(options, SharingRequestOptions) else model()
+    name = f"{given.namespace}#{blake2b(salt.encode(), digest_size=SALT_BYTES).hexdigest()}"
+    return given.model_copy(update={"namespace": name})
 
 
 def _options_of_parts(

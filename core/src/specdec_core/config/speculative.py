@@ -21,6 +21,7 @@ from specdec_core.config.options import (
     OPTIONS_HOOKS,
     MethodOptions,
     RequestOptions,
+    SharingRequestOptions,
     options_model,
     validate,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "MethodOptions",
     "RequestOptions",
     "ResolvedConfig",
+    "SharingRequestOptions",
     "SpeculativeConfig",
     "config_error",
 ]

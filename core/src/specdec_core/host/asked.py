@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from specdec_core.config.options import RequestOptions
-from specdec_core.config.request_options import request_options
+from specdec_core.config.request_options import request_options, salted
 from specdec_core.errors import RequestError
 
 if TYPE_CHECKING:
@@ -39,12 +39,20 @@ class Speculation:
         return 0 if self.off else self.k
 
 
-def read(raw: Any, resolved: ResolvedConfig | None, registry: Registry) -> Speculation:
+def read(raw: Any, resolved: ResolvedConfig | None, registry: Registry, cache_salt: str | None = None) -> Speculation:
     """Read what a request gives under `extra_args["specdec"]`: a mapping, or the same as JSON text; None for nothing.
 
-    `resolved` is None in an engine without speculation, which takes `off` and no other key. Raises RequestError that
-    names the key, what was given, and what was expected.
+    `resolved` is None in an engine without speculation, which takes `off` and no other key. With a `cache_salt` a
+    method that remembers requests shares only with those of the same salt. Raises RequestError that names the key, what
+    was given, and what was expected.
     """
+    asked = _read(raw, resolved, registry)
+    if cache_salt is None or resolved is None or asked.off:
+        return asked
+    return replace(asked, options=salted(asked.options, resolved, registry, cache_salt))
+
+
+def _read(raw: Any, resolved: ResolvedConfig | None, registry: Registry) -> Speculation:
     if raw is None:
         return Speculation(options=None if resolved is None else request_options(resolved, registry, None))
     given = _mapping(raw)

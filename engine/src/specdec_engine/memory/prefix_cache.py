@@ -2,7 +2,8 @@
 
 A page is known by a digest of its ids and of the key of the page before it, so that equal keys mean equal texts from
 the first id on. Weights are the same for every request of an engine; where they change, `reset` makes all keys new.
-Where rotary tables differ between requests, so do keys (`Request.table`). Design: docs/engine.md, "Prefix reuse".
+Where rotary tables or salts differ between requests, so do keys (`Request.table`, `Request.cache_salt`). Design:
+docs/engine.md, "Prefix reuse".
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class PrefixCache:
             return False
         keys = request.page_keys
         if not request.run_len and (keys.generation, keys.table) != (self._generation, request.table):
-            request.page_keys = PageKeys(self._generation, request.table)
+            request.page_keys = PageKeys(self._generation, request.table, request.cache_salt)
         return request.page_keys.generation == self._generation
 
     def _may_take(self, request: Request) -> bool:

@@ -9,11 +9,13 @@ from specdec_core.registry.loader import Registry
 from specdec_engine.sampling_params import SamplingParams
 
 
-def speculation_of(params: SamplingParams, resolved: ResolvedConfig | None, registry: Registry) -> asked.Speculation:
+def speculation_of(
+    params: SamplingParams, resolved: ResolvedConfig | None, registry: Registry, cache_salt: str | None = None
+) -> asked.Speculation:
     """Read what a request asks. Raises RequestError for keys that nothing here reads and for invalid values."""
     extra = params.extra_args or {}
     unknown = sorted(set(extra) - {asked.KEY})
     if unknown:
         message = f"extra_args has the keys {unknown}, of which nothing here knows; only {asked.KEY!r} is read"
         raise RequestError(message)
-    return asked.read(extra.get(asked.KEY), resolved, registry)
+    return asked.read(extra.get(asked.KEY), resolved, registry, cache_salt)

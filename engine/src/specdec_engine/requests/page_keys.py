@@ -1,4 +1,4 @@
-"""Names for the pages of a request's ids: equal keys mean equal ids from the first one on; knows no arena."""
+"""Names for the pages of a request's ids: equal keys mean equal ids and salts; knows no arena."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ KEY_BYTES: Final = 16
 class PageKeys:
     """The keys of one request's pages, each a digest of its ids and of the key before it, made when asked for."""
 
-    def __init__(self, generation: int = -1, table: int = 0) -> None:
-        """Keys of different generations differ, and so do those of rows turned by different rotary tables."""
+    def __init__(self, generation: int = -1, table: int = 0, salt: str | None = None) -> None:
+        """Keys of different generations, of rows turned by different rotary tables, and of different salts differ."""
         self.generation = generation
         self.table = table
+        self._salt = bytes(KEY_BYTES) if salt is None else blake2b(salt.encode(), digest_size=KEY_BYTES).digest()
         self._keys: list[bytes] = []
 
     def first(self, count: int, ids: IntArray, page_size: int) -> list[bytes]:
@@ -28,4 +29,5 @@ class PageKeys:
         return self._keys[:count]
 
     def _root(self) -> bytes:
-        return self.generation.to_bytes(KEY_BYTES, "little", signed=True) + self.table.to_bytes(KEY_BYTES, "little")
+        numbers = self.generation.to_bytes(KEY_BYTES, "little", signed=True), self.table.to_bytes(KEY_BYTES, "little")
+        return b"".join((*numbers, self._salt))

@@ -43,6 +43,7 @@ class Request:
         self.run_len = 0
         self.segment = Segment()
         self.page_keys = PageKeys()
+        self.cache_salt: str | None = None  # its pages are shared with requests of the same salt only
         self.table = 0  # which rotary tables its rows were turned by since it last began; see `RopeLengths.table`
         self.taken = 0  # positions before run_len that were taken over since the request last ran
         self.num_cached_tokens = 0  # positions taken over before any preemption

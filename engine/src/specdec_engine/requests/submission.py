@@ -53,7 +53,10 @@ class Submission:
         encoded = encode_prompts(prompts, self._tokenizer)
         params = pair_params(sampling_params, len(encoded), self._tokenizer)
         encoded = fit_prompts(encoded, params, self._vocab_size, self._rules.max_length)
-        asked = [speculation_of(p, self._resolved, self._registry) for p in params]
+        asked = [
+            speculation_of(p, self._resolved, self._registry, prompt.cache_salt)
+            for p, prompt in zip(params, encoded, strict=True)
+        ]
         compiled = self._compiled(params)
         states = [
             [SamplingState(self._grammars.start(meant.params), meant.start(prompt.ids)) for _ in range(meant.params.n)]
@@ -69,6 +72,7 @@ class Submission:
             for request in requests:
                 self._ask(request, speculation, meant.plain_reason)
                 request.metrics.lossy = self._lossy
+                request.cache_salt = prompt.cache_salt
             groups.append(Group(str(arrival), prompt, requests))
         for group, started in zip(groups, states, strict=True):
             for request, state in zip(group.requests, started, strict=True):

@@ -14,15 +14,17 @@ from specdec_engine.sampling_params import SamplingParams
 from specdec_engine.text.prompt_text import check_text, ids_of_text
 
 # Keys of vLLM's prompts for what is not text.
+SALT: Final = "cache_salt"
 PARTS: Final = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs")
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt: its ids, and its text if it came as one."""
+    """A prompt: its ids, its text if it came as one, and the salt of those that it shares caches with."""
 
     ids: IntArray
     text: str | None
+    cache_salt: str | None = None
 
 
 def encode_prompts(prompts: Any, tokenizer: Any) -> list[Prompt]:
@@ -76,11 +78,12 @@ def _is_id(value: Any) -> bool:
 
 
 def _encode(prompt: Any, tokenizer: Any, name: str) -> Prompt:
-    text = None
+    text = salt = None
     if isinstance(prompt, Mapping):
+        salt = _salt(prompt, name)
         prompt = _without_parts(prompt, name)
         known = {"prompt", "prompt_token_ids"}
-        if not set(prompt) <= known or not set(prompt) & known:
+        if not set(prompt) <= {*known, SALT} or not set(prompt) & known:
             message = f"a prompt given as a dict has the keys {sorted(map(str, prompt))}; expected 'prompt_token_ids'"
             raise RequestError(message)
         text = prompt.get("prompt")
@@ -90,10 +93,18 @@ def _encode(prompt: Any, tokenizer: Any, name: str) -> Prompt:
             message = "a prompt is text, but this model has no tokenizer; pass ids, or tokenizer= to LLM"
             raise RequestError(message)
         check_text(prompt, name)
-        return Prompt(np.array(ids_of_text(prompt, tokenizer), np.int64), prompt)
+        return Prompt(np.array(ids_of_text(prompt, tokenizer), np.int64), prompt, salt)
     if not isinstance(prompt, str) and (_is_ids(prompt) or (isinstance(prompt, Sequence) and len(prompt) == 0)):
-        return Prompt(np.array(prompt, np.int64), text)
+        return Prompt(np.array(prompt, np.int64), text, salt)
     message = f"a prompt of type {type(prompt).__name__} is neither text nor a list of whole-number ids"
+    raise RequestError(message)
+
+
+def _salt(prompt: Mapping[Any, Any], name: str) -> str | None:
+    salt = prompt.get(SALT)
+    if salt is None or (isinstance(salt, str) and salt):
+        return salt or None
+    message = f"{name} has {SALT}={salt!r:.80}; expected a text that is not empty"
     raise RequestError(message)
 
 

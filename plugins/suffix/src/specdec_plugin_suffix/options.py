@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from specdec_core.config.speculative import MethodOptions, RequestOptions
+from specdec_core.config.speculative import MethodOptions, SharingRequestOptions
 
 DEPTH = 24
 CACHED_REQUESTS = 10_000
@@ -48,10 +48,9 @@ class SuffixOptions(MethodOptions):
     )
 
 
-class SuffixRequestOptions(RequestOptions):
+class SuffixRequestOptions(SharingRequestOptions):
     """What one request may set."""
 
-    namespace: str = Field("", description="Requests share responses only with those of the same namespace.")
     max_spec_factor: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="As suffix_decoding_max_spec_factor, for this request."
     )

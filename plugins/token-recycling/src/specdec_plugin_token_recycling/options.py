@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from specdec_core.config.speculative import MethodOptions, RequestOptions
+from specdec_core.config.speculative import MethodOptions, SharingRequestOptions
 
 Shape = Literal["dynamic", "static", "chain"]
 Path = tuple[int, ...]
@@ -66,7 +66,5 @@ class RecyclingOptions(MethodOptions):
         return template
 
 
-class RecyclingRequestOptions(RequestOptions):
+class RecyclingRequestOptions(SharingRequestOptions):
     """What one request may set."""
-
-    namespace: str = Field("", description="Requests share candidates only with those of the same namespace.")
