@@ -408,6 +408,17 @@ def test_a_method_in_the_place_of_a_value_is_seen_since_every_method_is_true():
     assert "'draws_for_itself' is a method" in problem and "DrawsForItself" in problem
 
 
+class Raising(Controls):
+    @property
+    def trim(self):
+        raise RuntimeError("not yet")
+
+
+def test_an_attribute_that_raises_is_named():
+    (problem,) = misfits(Raising(), Controller)
+    assert "'trim' raised" in problem and "not yet" in problem
+
+
 def test_every_optional_protocol_is_looked_through():
     known = {each for group in BESIDES.values() for each in group}
     told = {

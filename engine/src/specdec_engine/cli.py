@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,6 +76,10 @@ def generate(
     record: Annotated[
         Path | None, typer.Option(help="Write the ids of prompts and answers to this file, for `specdec replay`.")
     ] = None,
+    record_top: Annotated[
+        int | None,
+        typer.Option(min=1, help="Record the N likeliest ids of each place as well, for methods that learn from them."),
+    ] = None,
 ) -> int:
     """Read the prompts, build the engine, print what it answers."""
     if compare and speculative_config is None:
@@ -87,8 +91,13 @@ def generate(
     if record is not None and not record.absolute().parent.is_dir():
         message = f"--record {record}: there is no folder {str(record.parent)!r}"
         raise RequestError(message)
+    if record_top is not None and record is None:
+        message = "--record-top needs --record: without it nothing is written"
+        raise RequestError(message)
     texts = read_prompts(prompt, prompts)
     params = _params(sampling_params, {"max_tokens": max_tokens, "temperature": temperature, "seed": seed})
+    if record_top is not None:
+        params = replace(params, logprobs=max(record_top, params.logprobs or 0))
     from specdec_engine import LLM
     from specdec_engine.reporting.speed import Speed, record_outputs, write_speeds
 
@@ -117,7 +126,7 @@ def generate(
             speeds.append(Speed("plain"))
             verdicts = _compare(llm, inputs, outputs, params, decode_width, speeds[1])
         if record is not None:
-            record_outputs(record, outputs, llm, params, model)
+            record_outputs(record, outputs, llm, params, model, record_top)
         for text, output, verdict in zip(texts, outputs, verdicts, strict=True):
             _print(text, output, verdict, speculative_config is not None, streamed=stream, as_json=as_json)
     write_speeds(speeds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from specdec_core.errors import RequestError
 
 NEEDED: Final = ("prompt_token_ids", "token_ids")
 LARGEST: Final = 2**31 - 1
+Top = tuple[tuple[int, float], ...]  # the likeliest ids of one place, each with its log-probability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,8 @@ class Trace:
     max_tokens  the most ids that the answer could have had, None where unknown: drafts may reach as far
     vocab_size  rows of the model's embedding, None where unknown
     model       its name, None where unknown
+    top         for each id of the answer, the ids that were most likely in its place and their log-probabilities,
+                before temperature, penalties and truncation, the likeliest first; () where nobody kept them
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -31,12 +35,18 @@ class Trace:
     max_tokens: int | None = None
     vocab_size: int | None = None
     model: str | None = None
+    top: tuple[Top, ...] = ()
+
+    @property
+    def top_n(self) -> int:
+        """How many ids are kept for each place; 0: none."""
+        return max((len(row) for row in self.top), default=0)
 
 
 def write_traces(file: Path, traces: Iterable[Trace], option: str = "--record") -> None:
     """Write one line a trace, replacing the file; answers without ids are left out. Raises RequestError."""
     kept = [
-        {key: value for key, value in asdict(trace).items() if value not in (None, "")}
+        {key: value for key, value in asdict(trace).items() if value not in (None, "", ())}
         for trace in traces
         if trace.token_ids
     ]
@@ -88,7 +98,31 @@ def _trace(line: str, where: str) -> Trace:
         message = f"{where}: id {largest} is outside its vocab_size {numbers['vocab_size']}"
         raise RequestError(message)
     known: dict[str, Any] = {**{name: tuple(data[name]) for name in NEEDED}, **numbers, **texts}
-    return Trace(**known)
+    return Trace(**known, top=_top(data.get("top"), data, where))
+
+
+def _top(value: Any, data: dict[str, Any], where: str) -> tuple[Top, ...]:
+    if value is None:
+        return ()
+    most = data.get("vocab_size") or LARGEST
+    if isinstance(value, list) and len(value) == len(data["token_ids"]) and all(_is_top(row, most) for row in value):
+        return tuple(tuple((id_, float(logprob)) for id_, logprob in row) for row in value)
+    message = (
+        f"{where}: top must be a list with an entry for each of the {len(data['token_ids'])} token_ids: pairs of an id "
+        "of the vocabulary and its log-probability, the likeliest first"
+    )
+    raise RequestError(message)
+
+
+def _is_top(row: Any, most: int) -> bool:
+    if not isinstance(row, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in row):
+        return False
+    ids, logprobs = [pair[0] for pair in row], [pair[1] for pair in row]
+    if not all(type(id_) is int and 0 <= id_ < most for id_ in ids) or len(set(ids)) < len(ids):
+        return False
+    return all(type(each) in (int, float) and math.isfinite(each) for each in logprobs) and logprobs == sorted(
+        logprobs, reverse=True
+    )
 
 
 def _are_ids(value: Any) -> bool:

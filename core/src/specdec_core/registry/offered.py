@@ -7,6 +7,7 @@ from inspect import isfunction, ismethod
 from typing import Any, Final
 
 from specdec_core import protocols
+from specdec_core.registry.importing import explain
 
 # What an object that follows a protocol may offer besides.
 BESIDES: Final[dict[type, tuple[type, ...]]] = {
@@ -23,7 +24,13 @@ def misfits(made: Any, protocol: type) -> Iterator[str]:
     """
     for each in (protocol, *BESIDES.get(protocol, ())):
         for name, declared in vars(each).items():
-            found = None if name.startswith("_") else getattr(made, name, None)
+            if name.startswith("_"):
+                continue
+            try:
+                found = getattr(made, name, None)
+            except Exception as error:
+                yield f"its attribute {name!r} raised {explain(error)}"
+                continue
             if found is None:
                 continue
             if isfunction(declared) and not callable(found):

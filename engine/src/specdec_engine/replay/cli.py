@@ -85,7 +85,7 @@ def _figures(traces: Sequence[Trace], methods: Sequence[Method], plugins: dict[s
     registry = Registry(Catalog.discover().with_local(plugins))
     resolved = check_methods(methods, info, registry)
     for label, config in resolved.items():
-        refuse(config, label)
+        refuse(config, label, min(trace.top_n for trace in traces))
     replayers: dict[str, Replayer] = {}
     scores: dict[str, dict[str, Score]] = {label: defaultdict(Score) for label in resolved}
     try:

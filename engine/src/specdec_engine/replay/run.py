@@ -17,6 +17,7 @@ from specdec_core.host.factory import make_proposer
 from specdec_core.host.handed import HandedRequest, KnownIds
 from specdec_core.host.requests import Slot
 from specdec_core.host.runner import ProposerRunner
+from specdec_core.host.verified import Answers
 from specdec_core.metrics import SpecMetrics
 from specdec_core.noise import request_key
 from specdec_core.registry.loader import Registry
@@ -51,11 +52,16 @@ class TraceRequest:
 
 @dataclass
 class Score:
-    """What a method did on traces: `seconds` of all calls for drafts."""
+    """What a method did on traces: `seconds` of all calls for drafts.
+
+    answered  verified rows at which a method was told what the target answered, if it asks for that; of rejected drafts
+              no trace tells it
+    """
 
     metrics: SpecMetrics = field(default_factory=SpecMetrics)
     seconds: float = 0.0
     tokens: int = 0
+    answered: int = 0
 
 
 class Replayer:
@@ -79,6 +85,7 @@ class Replayer:
         """Replay a trace, one step after the other as an engine takes them, and add what came of it to the score."""
         request, known, output = TraceRequest(number, trace), 1, trace.token_ids
         end = min(len(trace.prompt_token_ids) + (trace.max_tokens or len(output)), self._max_model_len)
+        self._answer(request, trace, 0, 1, score)
         while known < len(output):
             slot = Slot(request, len(request) - 1, True, max(0, end - len(request) - 1))
             began = perf_counter()
@@ -96,9 +103,27 @@ class Replayer:
             if draft.part is not None:
                 score.metrics.add_parts(draft.part.tolist(), path)
             request.ids.append(np.array(output[known : known + emitted], np.int32))
+            self._answer(request, trace, known, emitted, score)
             known += emitted
         score.tokens += len(output)
         self._runner.finish(request, "done")
+
+    def _answer(self, request: TraceRequest, trace: Trace, known: int, gained: int, score: Score) -> None:
+        """Tell a method that asks for it what the target answered at the rows before the ids that were gained.
+
+        Rows of rejected drafts are left out.
+        """
+        n = self._runner.verified_top_k
+        if not n:
+            return
+        places = trace.top[known : known + gained]
+        ids, logprobs = np.full((gained, n), -1, np.int32), np.full((gained, n), -np.inf, np.float32)
+        for row, place in enumerate(places):
+            best = place[:n]
+            ids[row, : len(best)], logprobs[row, : len(best)] = [id_ for id_, _ in best], [each for _, each in best]
+        tokens = request.tokens[-gained - 1 : -1]
+        self._runner.answer(request, Answers.of(tokens, None, np.arange(gained - 1, dtype=np.int32), ids, logprobs))
+        score.answered += gained
 
     def close(self) -> None:
         """Close the method."""

@@ -20,15 +20,23 @@ HEADINGS: Final = (
     "ms a step",
 )
 
+UNANSWERED: Final = (
+    "{arm} learns from the target's answers; traces have {share} of those that an engine would show it, none at "
+    "rejected drafts. In an engine it is worth more than this as a rule; `specdec bench` measures it"
+)
+
 
 def summarise(label: str, scores: Mapping[str, Score], parts: Sequence[str], failures: int) -> dict[str, Any]:
     """Return a method's figures: the counters of `SpecMetrics` with its rates, time, and by task and part.
 
-    `seconds` is the time of all calls for drafts, `ms_per_step` that of one; `tokens_per_step` by task.
+    `seconds` is the time of all calls for drafts, `ms_per_step` that of one; `tokens_per_step` by task. `answered` is
+    the share of verified rows at which the traces tell what the target answered, None for methods that do not ask.
     """
     metrics = SpecMetrics(failures=failures)
     metrics.merge(score.metrics for score in scores.values())
     seconds = sum(score.seconds for score in scores.values())
+    answered = sum(score.answered for score in scores.values())
+    verified = answered + metrics.drafted - metrics.accepted
     counts = zip(metrics.drafted_per_part, metrics.accepted_per_part, strict=True)
     return {
         "arm": label,
@@ -37,6 +45,7 @@ def summarise(label: str, scores: Mapping[str, Score], parts: Sequence[str], fai
         "seconds": seconds,
         "ms_per_step": 1e3 * seconds / metrics.steps if metrics.steps else None,
         "tasks": {task: score.metrics.tokens_per_step for task, score in scores.items()},
+        "answered": answered / verified if answered else None,
         "parts": {f"{part}.{parts[part]}": list(each) for part, each in enumerate(counts)},
     }
 
@@ -54,6 +63,8 @@ def lines(figures: Sequence[Mapping[str, Any]], traces: int) -> Iterator[str]:
             [("tokens a step", *named), *((arm["arm"], *(_number(arm["tasks"][t]) for t in tasks)) for arm in figures)]
         )
     for arm in figures:
+        if arm["answered"] is not None:
+            yield UNANSWERED.format(arm=arm["arm"], share=_percent(arm["answered"]))
         for part, (drafted, accepted) in arm["parts"].items():
             yield f"{arm['arm']}, part {part}: {accepted} of {drafted} drafted tokens accepted"
 

@@ -14,7 +14,8 @@ from specdec_core.sources import TargetInfo
 from specdec_engine.traces import Trace
 
 LEARNS: Final = (
-    "learns from what the target found likely at each verified row, rejected drafts included, which no trace has"
+    "learns from the {wanted} likeliest ids at verified rows, and the traces have {there}; record them with "
+    "`specdec generate --record FILE --record-top {wanted}`"
 )
 BEYOND: Final = 1024  # positions behind the longest trace: drafts end with the answer, not with the context
 
@@ -40,29 +41,32 @@ def describe(traces: Sequence[Trace]) -> TargetInfo:
     )
 
 
-def refuse(resolved: ResolvedConfig, label: str) -> None:
-    """Raise ConfigError if the method, or a part of it, needs more of a target than the ids that it emitted."""
-    needs = [f"method {method!r} {need}" for method, need in _needs(resolved)]
+def refuse(resolved: ResolvedConfig, label: str, top_n: int) -> None:
+    """Raise ConfigError if the method, or a part of it, needs more of a target than what the traces have.
+
+    That is the ids that it emitted, and the `top_n` likeliest ones in the place of each.
+    """
+    needs = [f"method {method!r} {need}" for method, need in _needs(resolved, top_n)]
     if resolved.controller is not None:
         needs.append(f"controller {resolved.controller!r} goes by the time of forwards")
     if needs:
         message = (
-            f"--methods, {label!r} cannot be replayed: {'; '.join(needs)}. A trace has ids only: measure with "
-            "`specdec bench MODEL`, or replay methods that look ids up"
+            f"--methods, {label!r} cannot be replayed: {'; '.join(needs)}. Measure with `specdec bench MODEL`, or "
+            "replay methods that look ids up"
         )
         raise ConfigError(message)
 
 
-def _needs(resolved: ResolvedConfig) -> Iterator[tuple[str, str]]:
+def _needs(resolved: ResolvedConfig, top_n: int) -> Iterator[tuple[str, str]]:
     if resolved.parts:
         for part in resolved.parts:
-            yield from _needs(part)
+            yield from _needs(part, top_n)
         return
     traits = resolved.traits
     if traits.rows != "none" or traits.hidden or traits.aux_layers:
         yield resolved.method, "reads the target's hidden states"
-    elif traits.verified_top_k:
-        yield resolved.method, LEARNS
+    elif traits.verified_top_k > top_n:
+        yield resolved.method, LEARNS.format(wanted=traits.verified_top_k, there=top_n or "none")
     elif traits.first_layers:
         yield resolved.method, "runs the target's first layers"
     elif traits.weights != "none":

@@ -10,8 +10,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from specdec_engine.outputs import RequestOutput
-from specdec_engine.traces import Trace, write_traces
+import numpy as np
+
+from specdec_engine.outputs import Logprobs, RequestOutput
+from specdec_engine.traces import Top, Trace, write_traces
 
 if TYPE_CHECKING:
     from specdec_engine.llm import LLM
@@ -53,8 +55,13 @@ def write_speeds(speeds: Sequence[Speed]) -> None:
         print(f"[{ratio:.2f} x plain in one run each; `specdec bench` measures with intervals]", file=sys.stderr)
 
 
-def record_outputs(file: Path, outputs: Sequence[RequestOutput], llm: LLM, params: SamplingParams, model: str) -> None:
-    """Write the first answer to each prompt as traces. Raises RequestError."""
+def record_outputs(
+    file: Path, outputs: Sequence[RequestOutput], llm: LLM, params: SamplingParams, model: str, top: int | None = None
+) -> None:
+    """Write the first answer to each prompt as traces, with the `top` likeliest ids of each place if that is given.
+
+    Raises RequestError.
+    """
     traces = (
         Trace(
             prompt_token_ids=tuple(output.prompt_token_ids),
@@ -62,7 +69,16 @@ def record_outputs(file: Path, outputs: Sequence[RequestOutput], llm: LLM, param
             max_tokens=params.max_tokens,
             vocab_size=llm._engine.target.info.vocab_size,
             model=model,
+            top=() if top is None else tuple(_likeliest(place, top) for place in output.outputs[0].logprobs or ()),
         )
         for output in outputs
     )
     write_traces(file, traces)
+
+
+def _likeliest(place: Logprobs, top: int) -> Top:
+    """Return the best ids of one place with their log-probabilities, in no more digits than float32 has."""
+    ranked = sorted((each.rank, id_, each.logprob) for id_, each in place.items() if each.rank is not None)
+    return tuple(
+        (id_, float(str(np.float32(logprob)))) for rank, id_, logprob in ranked if rank <= top and np.isfinite(logprob)
+    )
