@@ -293,6 +293,11 @@ def test_traces_come_back_as_they_were_and_empty_answers_are_left_out(tmp_path: 
     assert read_traces(file) == [TRACE, full]
 
 
+def test_a_vocabulary_that_no_trace_tells_holds_likely_ids_as_well() -> None:
+    trace = replace(TRACE, top=(((6, -0.1), (40, -3.0)), ((5, -0.1),), ((6, -0.1),)))
+    assert (describe([TRACE]).vocab_size, describe([TRACE, trace]).vocab_size) == (7, 41)
+
+
 def test_models_of_different_vocabularies_are_not_replayed_together(tmp_path: Path) -> None:
     file = tmp_path / "traces.jsonl"
     ids = {"prompt_token_ids": (1,), "token_ids": (2, 3)}

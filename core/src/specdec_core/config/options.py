@@ -48,7 +48,9 @@ class SharingRequestOptions(RequestOptions):
     A host that keeps requests apart, as a `cache_salt` asks, gives each salt a namespace of its own.
     """
 
-    namespace: str = Field("", description="What is remembered is shared only by requests of the same namespace.")
+    namespace: str = Field(
+        default="", description="What is remembered is shared only by requests of the same namespace."
+    )
 
 
 def options_model(registry: Plugins, loaded: LoadedPlugin, hook: str) -> type[MethodOptions]:

@@ -30,7 +30,10 @@ def describe(traces: Sequence[Trace]) -> TargetInfo:
         message = f"the traces are of models with different vocabularies, of {sorted(sizes)} ids; replay each by itself"
         raise TargetError(message)
     longest = max(len(trace.prompt_token_ids) + (trace.max_tokens or len(trace.token_ids)) for trace in traces)
-    largest = max(max(*trace.prompt_token_ids, *trace.token_ids) for trace in traces)
+    largest = max(
+        max(*trace.prompt_token_ids, *trace.token_ids, *(id_ for place in trace.top for id_, _ in place))
+        for trace in traces
+    )
     return TargetInfo(
         model=next((trace.model for trace in traces if trace.model), None),
         hf_config={},
