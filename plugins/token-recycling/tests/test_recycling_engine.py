@@ -30,7 +30,7 @@ SALT, OTHER = {"cache_salt": "a"}, {"cache_salt": "b"}
 
 
 def llm_of(model=None, **options):
-    config = {"method": "token_recycling", **options}
+    config = {"method": "token_recycling", "cut_by_cost": False, **options}  # what is cut depends on times
     return LLM(hf_model=model or tiny_target("llama"), speculative_config=config, strict=True)
 
 
