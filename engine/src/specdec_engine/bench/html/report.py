@@ -137,7 +137,8 @@ def picture(drawn: str) -> str:
 def _speed(summary: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield (
         "<p>Tokens per second over plain decoding's, prompt passes included, with 90&nbsp;% intervals over what was "
-        "timed together. The dashed line is plain decoding. Bars without an interval rest on one measurement.</p>"
+        "timed together; long ones leave the picture. The dashed line is plain decoding. Bars without an interval rest "
+        "on one measurement.</p>"
     )
     for each in summary:
         if len(summary) > 1:

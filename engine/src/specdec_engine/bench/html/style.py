@@ -17,6 +17,7 @@ p, li { max-width: 46rem; } .note { color: var(--soft); margin: .6rem 0 .2rem; }
 table { border-collapse: collapse; margin: .6rem 0; }
 th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--rule); }
 td.n { font-variant-numeric: tabular-nums; }
+td.n + td.n { white-space: nowrap; }
 .wide { overflow-x: auto; }
 svg { display: block; margin: .4rem 0; } svg text { font: 11px system-ui, sans-serif; fill: var(--ink); }
 .grid { stroke: var(--rule); } .mark { stroke: var(--ink); stroke-dasharray: 4 3; }
