@@ -71,7 +71,7 @@ def test_the_kit_sees_a_tree_out_of_contract():
         def tree(self, batch, i):
             return ([5, 6], [1, -1]) if batch.max_draft[i] > 1 else ([], [])
 
-    for stub, words in ((Twins(), "siblings with the same id"), (Backwards(), "stand before their children")):
+    for stub, words in ((Twins(), "siblings with the same id"), (Backwards(), "come before their children")):
         driver = Driver(stub, stub.traits, FakeTarget(tiny_target("llama")))
         driver.run(script_batch(3, 0, VOCAB))
         assert any(words in problem for problem in driver.problems)

@@ -154,7 +154,7 @@ class BadParents(Breaker):
     """Makes each node its own parent. Rows with nothing to draft are in contract."""
 
     def spoil(self, batch: BatchView, draft: Draft) -> Any:
-        """Return parents that do not stand before their children."""
+        """Return parents that do not come before their children."""
         spoilt = Draft.of([[3] * int(m) for m in batch.max_draft])
         spoilt.parents = np.concatenate([np.arange(m, dtype=np.int32) for m in [0, *batch.max_draft]])
         return spoilt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from specdec_core.traits import MethodTraits
 def host_rows(draft: Draft) -> list[list[int]]:
     """Return the ids of each row, from the host form or from a device drafter's fixed-width form.
 
-    In the fixed-width form -1 may only stand at the end of a row; ValueError if it does not.
+    In the fixed-width form -1 is allowed only at the end of a row; ValueError if it does not.
     """
     if draft.lengths is not None:
         flat = _list(draft.tokens)
@@ -28,7 +28,7 @@ def host_rows(draft: Draft) -> list[list[int]]:
     for row in _list(draft.tokens):
         length = next((j for j, token in enumerate(row) if token == -1), len(row))
         if any(token != -1 for token in row[length:]):
-            message = f"padding -1 stands before a draft in {row}"
+            message = f"padding -1 comes before a draft in {row}"
             raise ValueError(message)
         rows.append(row[:length])
     return rows
@@ -60,6 +60,20 @@ def draft_problems(draft: Any, batch: BatchView, traits: MethodTraits, vocab_siz
         except ContractError as error:
             problems.append(str(error))
     return problems
+
+
+def assert_same_drafts(
+    got: Mapping[str, Sequence[list[int]]], expected: Mapping[str, Sequence[list[int]]], here: str, there: str
+) -> None:
+    """Raise AssertionError with the first call whose drafts differ; both have a list a call, by request.
+
+    `here` and `there` tell in words where each comes from, and may end with what to do.
+    """
+    for name, calls in expected.items():
+        for call, (one, other) in enumerate(itertools.zip_longest(got.get(name, ()), calls)):
+            if one != other:
+                message = f"call {call} for {name!r} drafted {one} {here}, and {other} {there}"
+                raise AssertionError(message)
 
 
 def _list(values: Any) -> list[Any]:
@@ -96,7 +110,7 @@ def _row_problems(rows: list[list[int]], batch: BatchView, traits: MethodTraits,
     for i, row in enumerate(rows):
         limit = int(batch.max_draft[i])
         if len(row) > limit:
-            yield f"row {i}: {len(row)} drafts where at most {limit} were asked for"
+            yield f"row {i}: {len(row)} drafts, and batch.max_draft[{i}] is {limit}"
         if traits.max_tokens is not None and len(row) > traits.max_tokens:
             yield f"row {i}: {len(row)} drafts, more than the {traits.max_tokens} of its traits"
         last = len(batch.request(i).tokens) + len(row)
@@ -108,7 +122,7 @@ def _row_problems(rows: list[list[int]], batch: BatchView, traits: MethodTraits,
 
 
 def _parent_problems(draft: Draft, rows: list[list[int]], traits: MethodTraits) -> list[str]:
-    """Check that parents stand before their children and that siblings differ."""
+    """Check that parents come before their children and that siblings differ."""
     if traits.shape != "tree":
         return ["parents are set although the traits say chain"]
     parents = _list(draft.parents)
@@ -119,7 +133,7 @@ def _parent_problems(draft: Draft, rows: list[list[int]], traits: MethodTraits) 
         own = parents[start : start + len(row)]
         start += len(row)
         if any(not -1 <= parent < node for node, parent in enumerate(own)):
-            problems.append(f"row {i}: parents {own} do not all stand before their children")
+            problems.append(f"row {i}: parents {own} do not all come before their children")
         if traits.draft_distribution == "deterministic" and len(set(zip(own, row, strict=True))) != len(row):
             problems.append(f"row {i}: siblings with the same id")
     return problems

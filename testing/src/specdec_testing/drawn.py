@@ -83,7 +83,7 @@ def assert_drafts_follow_q(proposer: Proposer, traits: MethodTraits, target: Tar
     driver.look, driver.see = found.look, found.see
     for first in range(0, REQUESTS, TOGETHER):
         driver.run(scripts[first : first + TOGETHER])
-    assert not driver.problems, "\n".join(driver.problems[:5])
+    driver.check()
     assert not found.peeked, "the proposer reads `request.key`; what it draws must come from `batch.noise` alone"
     assert len(found.tokens) > REQUESTS / 2, "a method whose traits say 'soft' drew next to nothing at temperature 1"
     distributions = np.stack(found.q)

@@ -208,6 +208,11 @@ class Driver:
             self.longest = max(self.longest, len(row))
         return Draft.empty(len(batch)) if found else draft
 
+    def check(self) -> None:
+        """Raise AssertionError with the first few drafts out of contract, if there were any."""
+        if self.problems:
+            raise AssertionError("; ".join(list(dict.fromkeys(self.problems))[:3]))
+
     def _runner(self, k: int) -> ProposerRunner:
         info = self.target.info
         budget = DraftBudget(_Configured(self.traits, max(1, k), info.max_model_len), _Scripted(self._lives))
@@ -277,13 +282,14 @@ class Driver:
         runner.answer(life, Answers.of(tokens, own, path, top.astype(np.int32), logprobs.astype(np.float32)))
 
     def _next_id(self, life: _Life) -> int:
-        """Return the next id of the text: half the time one that is in it already, so that lookups find something.
+        """Return the next id of the text: half the time what followed the newest id earlier, so that lookups find it.
 
         For methods that learn from answers, it is one of the output, since nothing is answered inside a prompt.
         """
         if life.rng.random() < 0.5:
             known = life.tokens[life.fake.prompt_len - 1 :] if self.traits.verified_top_k else life.tokens
-            return int(known[int(life.rng.integers(len(known)))])
+            after = 1 + np.flatnonzero(known[:-1] == known[-1])
+            return int(known[int(life.rng.choice(after if len(after) else len(known)))])
         return int(life.rng.integers(3, self.target.info.vocab_size))
 
     def _ended(self, life: _Life, runner: ProposerRunner) -> bool:

@@ -108,7 +108,7 @@ def explanation(item: pytest.Item, owner: Any, found: pytest.ExceptionInfo[BaseE
     expected = " ".join((vars(owner)["promised"][name].__doc__ or name.replace("_", " ")).split())
     error = found.value
     seen = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-    seen = " ".join(seen.split())
+    seen = " ".join((seen.partition("\nassert ")[0] or seen).split())  # a message of the check's own is enough
     seen = seen if len(seen) <= MOST else f"{seen[:MOST]} ..."
     more = "" if item.config.get_verbosity() >= 2 else " (-vv shows the traceback.)"
     text = (
