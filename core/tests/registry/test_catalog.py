@@ -156,7 +156,7 @@ def test_an_old_name_leads_to_the_new_one_from_metadata_alone_with_one_warning(s
     points = {PROPOSERS: {"new": "gone.plugin:plugin"}, "specdec.aliases.v1": {"old": "gone.plugin:new"}}
     site.dist("gone", points)  # there is no such module, so nothing can have been imported
     catalog = site.catalog()
-    with pytest.warns(DeprecatedNameWarning, match="'old' is old: say 'new'") as caught:
+    with pytest.warns(DeprecatedNameWarning, match="'old' is deprecated; use 'new'") as caught:
         assert catalog.find("proposer", "old").name == "new"
         assert catalog.find("proposer", "old").name == "new"
     assert len(caught) == 1

@@ -93,7 +93,7 @@ def test_equal_claims_are_an_error_with_all_the_evidence(site, resolve_config, c
     site.proposer("alpha", detects("alpha", "Both"))
     site.proposer("beta", detects("beta", "Both"))
     with pytest.raises(
-        ConfigError, match=r"alpha: certain: architectures Both; beta: certain.*say which with"
+        ConfigError, match=r"alpha: certain: architectures Both; beta: certain.*name one with"
     ) as caught:
         resolve_config({"model": checkpoint("c", architectures=["Both"])})
     assert "claim" in str(caught.value)

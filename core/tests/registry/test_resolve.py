@@ -58,7 +58,7 @@ def test_an_old_name_leads_to_the_method_with_a_warning(site, resolve_config, me
 def test_an_old_name_of_a_verifier_leads_to_it_too(site, resolve_config, method):
     site.proposer("alpha", method())
     site.dist("aliases", {"specdec.aliases.v1": {"strict": "fake_verifiers:standard"}})
-    with pytest.warns(DeprecatedNameWarning, match="verifier name 'strict' is old: say 'standard'"):
+    with pytest.warns(DeprecatedNameWarning, match="verifier name 'strict' is deprecated; use 'standard'"):
         resolved = resolve_config({"method": "alpha", "num_speculative_tokens": 3, "rejection_sample_method": "strict"})
     assert resolved.verifier == "standard"
     assert reasons(resolved)["rejection_sample_method"].startswith("given, as 'strict'; ")

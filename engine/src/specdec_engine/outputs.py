@@ -53,7 +53,7 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """One prompt with its samples; from `stream`, a picture of how far it has come.
+    """One prompt with its samples; from `stream`, a snapshot of how far it has come.
 
     `metrics` sums the speculation figures of all samples; the first id of a sample comes with the prompt's pass and is
     no step. `prompt_logprobs` has one entry an id of the prompt, None for the first; it is None if not asked for.

@@ -1,4 +1,4 @@
-"""Sampled text follows the target, through vLLM's own sampling with drafts; without the mend it does not, on CPUs."""
+"""Sampled text follows the target, through vLLM's own sampling with drafts; without the fix it does not, on CPUs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_sampled_text_follows_the_target_with_the_plugin(table, way):
 
 
 def test_without_the_plugin_sampled_text_does_not_follow_the_target(table):
-    """If this fails, vLLM's fault is gone, and so can the mend be."""
+    """If this fails, vLLM's fault is gone, and so can the fix be."""
     assert worst(sampled(table, "0", "custom_class")) < 1e-6
 
 

@@ -357,7 +357,7 @@ def test_a_speculators_checkpoint_of_another_kind_is_not_taken(tmp_path: Path, c
     ("tree", "message"),
     [
         ("[(0,), (1, 0)]", r"\(1, 0\) has no parent"),
-        ("[(0,), (0,)]", r"\(0,\) stands twice"),
+        ("[(0,), (0,)]", r"\(0,\) is there twice"),
         ("[(1,)]", r"\(1,\) skips a rank"),
         ("[(0,), (-1,)]", "whole numbers"),
         ("[]", "list of paths"),

@@ -132,7 +132,7 @@ def test_each_old_name_is_the_method_with_one_warning(name: str, tmp_path: Path)
         warnings.simplefilter("always")
         resolved = resolve({"method": name}, info, Registry(Catalog.discover(), strict=True))
     assert [(w.category, str(w.message)) for w in said] == [
-        (DeprecatedNameWarning, f"proposer name {name!r} is old: say 'mtp'")
+        (DeprecatedNameWarning, f"proposer name {name!r} is deprecated; use 'mtp'")
     ]
     assert resolved.method == "mtp"
     assert resolved.draft is not None

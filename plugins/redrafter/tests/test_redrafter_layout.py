@@ -132,7 +132,7 @@ def test_a_recurrent_network_that_the_config_promises_must_be_there(tmp_path: Pa
 
 def test_a_layer_that_is_missing_shows_by_the_outputs_number(tmp_path: Path) -> None:
     left = {name: tensor for name, tensor in PLAIN.tensors.items() if not name.startswith("lm_head.1.")}
-    with pytest.raises(ConfigError, match=r"lm_head\.2\.weight stands behind 2 layers, and 1 are there"):
+    with pytest.raises(ConfigError, match=r"lm_head\.2\.weight is behind 2 layers, and 1 are there"):
         resolve_config(save(tmp_path / "x", left, {**(PLAIN.settings or {})}))
 
 

@@ -157,4 +157,4 @@ def _undecided(draft: DraftSource, registry: Registry, survey: Survey, strongest
         installed = ", ".join(registry.catalog.names("proposer")) or "none"
         what = f"no installed method recognises {draft.model!r} ({seen}); installed: {installed}"
     broken = f"; not asked, as they failed: {'; '.join(survey.broken)}" if survey.broken else ""
-    return ConfigError(f'{what}{broken}; say which with "method"')
+    return ConfigError(f'{what}{broken}; name one with "method"')

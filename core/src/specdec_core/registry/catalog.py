@@ -98,7 +98,7 @@ class Catalog:
         if new is None or new == bare:
             raise self._unknown(kind, name)
         record = self.find(kind, f"{distribution}:{new}" if distribution else new)
-        self._warn_once(f"{kind} name {bare!r} is old: say {new!r}", DeprecatedNameWarning)
+        self._warn_once(f"{kind} name {bare!r} is deprecated; use {new!r}", DeprecatedNameWarning)
         return record
 
     def _local_record(self, kind: Kind, name: str) -> Record:
@@ -219,7 +219,7 @@ def _choose(found: Sequence[Record], *, named: bool) -> Record:
     kind, name = usable[0].kind, usable[0].name
     both = " and ".join(f"{r.distribution} {r.version} ({r.value})" for r in usable)
     choices = " or ".join(repr(f"{r.distribution}:{name}") for r in usable)
-    raise ConflictError(f"{kind} {name!r} is claimed by {both}; say {choices}, or uninstall one", usable)
+    raise ConflictError(f"{kind} {name!r} is claimed by {both}; use {choices}, or uninstall one", usable)
 
 
 def _refusal(record: Record) -> PluginError:

@@ -27,7 +27,7 @@ from specdec_core.errors import RequestError
 from specdec_engine.sampling_params import SamplingParams
 
 _BEAMS: Final = "beams are not decoded here"
-_SPECULATION: Final = "it is another way of speculating; say it in speculative_config"
+_SPECULATION: Final = "it is another way of speculating; give it in speculative_config"
 _SCORES: Final = "the engine keeps no such tensors"
 _WHOLE_BATCH: Final = "it looks at the prompts of the whole batch"
 # Field: values without effect besides None and False, and why others are refused.

@@ -1,4 +1,4 @@
-"""The samples of one prompt, and the picture of them that callers get."""
+"""The samples of one prompt, and the snapshot of them that callers get."""
 
 from __future__ import annotations
 

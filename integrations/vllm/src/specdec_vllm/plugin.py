@@ -20,8 +20,8 @@ STEPS: Final = (
     ("specdec_vllm.runner", "introduce"),
     ("specdec_vllm.runner", "ask_near_the_end"),
     ("specdec_vllm.suffix", "stand_in"),
-    ("specdec_vllm.sampling", "mend_expanding"),
-    ("specdec_vllm.sampling", "mend_empty_steps"),
+    ("specdec_vllm.sampling", "fix_expanding"),
+    ("specdec_vllm.sampling", "fix_empty_steps"),
     ("specdec_vllm.bridge.call", "install"),
     ("specdec_vllm.bridge.call", "show_answers"),
 )

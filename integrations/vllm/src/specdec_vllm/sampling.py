@@ -1,4 +1,4 @@
-"""Two faults of vLLM's CPU build in sampling with drafts: for each a probe that shows it, and the mend.
+"""Two faults of vLLM's CPU build in sampling with drafts: for each a probe that shows it, and the fix.
 
 Spreading: temperature, top-k and top-p of a request are spread over its draft positions. The build
 does that in a copy if the values are not int64, and throws the copy away: the positions keep what was in memory before,
@@ -66,8 +66,8 @@ def runs_fallbacks() -> bool:
     return bool(platform.is_cpu()) and not patching.find("vllm.triton_utils", "HAS_TRITON")
 
 
-def mend_expanding() -> str | None:
-    """Replace the kernel where the probe shows the fault; say so, or None where there is nothing to mend.
+def fix_expanding() -> str | None:
+    """Replace the kernel where the probe shows the fault; report it, or return None where there is nothing to fix.
 
     Raises Mismatch if the kernel is not as expected.
     """
@@ -87,16 +87,16 @@ def mend_expanding() -> str | None:
     return "sampling with drafts on CPUs fixed"
 
 
-def mend_empty_steps() -> str | None:
+def fix_empty_steps() -> str | None:
     """Skip temperature, top-k and top-p where there is no draft to process and vLLM cannot do without.
 
-    Says so, or returns None where there is nothing to mend; raises Mismatch if vLLM is not as expected.
+    Reports it, or returns None where there is nothing to fix; raises Mismatch if vLLM is not as expected.
     """
     top_k = patching.find(*TOP_K, ("logits", "k", "p"))
     if not runs_fallbacks() or not fails_without_rows(top_k):
         return None
     patching.wrap(*CONSTRAINTS, ("logits", "cu_num_draft_tokens", "sampling_metadata"), _unless_empty)
-    return "sampling with top-k in steps without drafts mended"
+    return "sampling with top-k in steps without drafts fixed"
 
 
 def fails_without_rows(top_k: Any) -> bool:

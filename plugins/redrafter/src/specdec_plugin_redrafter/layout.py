@@ -91,7 +91,7 @@ class RedrafterReader(CheckpointReader[Layout]):
         inner = output[-1]
         place = names.place_of_output(self.files[OUTPUT])
         if place not in (None, layers):
-            self.wrong(f"{self.files[OUTPUT]} stands behind {place} layers, and {layers} are there", INCOMPLETE)
+            self.wrong(f"{self.files[OUTPUT]} is behind {place} layers, and {layers} are there", INCOMPLETE)
         if not projected and inner != 2 * width:
             self.wrong(
                 f"{self.files[OUTPUT]} is {list(output)}, and a head of width {inner} over [state ; draft] of width "

@@ -57,7 +57,7 @@ class RecyclingOptions(MethodOptions):
         seen: set[Path] = {()}
         for path in template or ():
             if not path or min(path) < 0 or path[:-1] not in seen or path in seen:
-                message = f"the path {list(path)} is empty, negative, repeated, or stands before its own beginning"
+                message = f"the path {list(path)} is empty, negative, repeated, or comes before its own beginning"
                 raise ValueError(message)
             seen.add(path)
         if template is not None and not template:
