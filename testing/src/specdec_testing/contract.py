@@ -24,7 +24,7 @@ from specdec_testing.driving import Driver, Script
 from specdec_testing.fakes import FakeRequest, FakeTarget
 from specdec_testing.guard import foundation
 from specdec_testing.packaging import PackagingContract
-from specdec_testing.release import kept_texts
+from specdec_testing.release import kept_keys
 from specdec_testing.subject import Subject
 from specdec_testing.targets import shared_target
 
@@ -209,7 +209,7 @@ class ProposerContract(PackagingContract, ConfigurationContract, promises=True):
     def test_finish_releases_the_request(
         self, proposer: Proposer, traits: MethodTraits, target: FakeTarget, k: int
     ) -> None:
-        """After `finish`, for any reason, the proposer holds neither the request nor its id."""
+        """After `finish`, for any reason, the proposer holds no reference to the request, and nothing under its id."""
         seen: dict[str, weakref.ref[Any]] = {}
         driver = Driver(proposer, traits, target)
         driver.look = lambda batch: seen.update({view.id: weakref.ref(view) for view in batch.requests})
@@ -218,8 +218,10 @@ class ProposerContract(PackagingContract, ConfigurationContract, promises=True):
         gc.collect()
         held = [name for name, reference in seen.items() if reference() is not None]
         assert not held, f"the views of {held} are still referred to; keep none of them after `finish`"
-        names = sorted(seen.keys() & kept_texts(proposer))
-        assert not names, f"the proposer keeps the ids {names}; remove in `finish` what is kept under `request.id`"
+        names = sorted(seen.keys() & kept_keys(proposer))
+        assert not names, (
+            f"the proposer keeps something under {names}; remove in `finish` what is kept under `request.id`"
+        )
 
     def test_a_name_can_be_used_again_after_finish(
         self, proposer: Proposer, built: Built, traits: MethodTraits, target: FakeTarget, k: int

@@ -1,4 +1,4 @@
-"""Which texts an object keeps, found through its containers and attributes; it knows nothing of requests or drafts."""
+"""Under which texts an object keeps something, found through its containers and attributes; it knows no requests."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import torch
 OTHERS: Final = (FunctionType, ModuleType, type, torch.Tensor, torch.nn.Module)
 
 
-def kept_texts(root: object) -> set[str]:
-    """Return every string that `root` holds, as a key or a value, however deep."""
-    texts: set[str] = set()
+def kept_keys(root: object) -> set[str]:
+    """Return every string that is a key of a dict, or in a set, which `root` holds, however deep."""
+    keys: set[str] = set()
     seen: set[int] = set()
     waiting: list[Any] = [root]
     while waiting:
         found = waiting.pop()
-        if isinstance(found, str):
-            texts.add(found)
-        elif id(found) not in seen and not isinstance(found, OTHERS):
+        if id(found) not in seen and not isinstance(found, OTHERS):
             seen.add(id(found))
             waiting += gc.get_referents(found)
-            if isinstance(found, dict):  # its keys are no referents where all are strings
-                waiting += found
-    return texts
+            if isinstance(found, (dict, set)):
+                keys |= {key for key in found if isinstance(key, str)}
+    return keys
