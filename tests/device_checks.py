@@ -20,9 +20,15 @@ from specdec_engine import LLM, SamplingParams
 from specdec_nn.ops.attention import triton as triton_attention
 from specdec_nn.ops.attention.numba import attention as numba_attention
 from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
+from specdec_nn.ops.draw import triton as triton_draw
+from specdec_nn.ops.logprobs import triton as triton_logprobs
+from specdec_nn.ops.race import triton as triton_race
+from specdec_nn.ops.top_ids import triton as triton_top_ids
 from specdec_nn.ops.truncate import triton as triton_truncate
 from specdec_nn.ops.truncate.numba import truncate as numba_truncate
 from specdec_nn.ops.truncate.reference import Truncation
+from specdec_plugin_verifiers.kernels import triton as triton_ratios
+from specdec_plugin_verifiers.kernels.verify import triton as triton_verify
 from specdec_testing.table import random_table, table_target
 from specdec_testing.targets import tiny_target
 from specdec_testing.watched_device import DEVICE, NAME, Wait, as_kernel, install, waits
@@ -37,6 +43,7 @@ VOCAB = 24
 TABLE = random_table(VOCAB, seed=5, concentration=0.3)
 STATIC = "[(0,), (1,), (0, 0), (0, 1), (0, 0, 0)]"
 SAMPLED = {"draft_sample_method": "probabilistic"}
+STRETCHED = (triton_draw, triton_logprobs, triton_race, triton_top_ids, triton_ratios, triton_verify)
 REAL_ATTENTION, REAL_TRUNCATE = triton_attention.attention, triton_truncate.truncate
 PROMPTS = [[3, 4, 5], [7] * 21, [9, 1, 2, 11, 6]]
 Target = Callable[[Path], dict[str, Any]]
@@ -163,17 +170,19 @@ CASES: dict[str, Case] = {
 
 
 @pytest.fixture(autouse=True)
-def _slow_ones_are_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the CPU's kernels in the place of those that take minutes in the interpreter; see the last two tests."""
+def _kernels_take_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have stretches as short as the vocabularies here, and the CPU's kernels for two; see the last tests for those."""
+    for module in STRETCHED:
+        monkeypatch.setattr(module, "STRETCH", 32)
     monkeypatch.setattr(triton_attention, "attention", as_kernel(numba_attention))
     monkeypatch.setattr(triton_truncate, "truncate", as_kernel(numba_truncate))
 
 
-def decoded(case: Case, llm: LLM, tokens: int = 12) -> tuple[list[list[int]], list[list[Wait]]]:
+def decoded(case: Case, llm: LLM, tokens: int = 8) -> tuple[list[list[int]], list[list[Wait]]]:
     """Return the ids of all prompts, and what each step waited for."""
     sampling = [
         SamplingParams(
-            temperature=case.temperature, max_tokens=tokens + 3 * i, ignore_eos=True, seed=i, **case.sampling
+            temperature=case.temperature, max_tokens=tokens + 2 * i, ignore_eos=True, seed=i, **case.sampling
         )
         for i in range(len(PROMPTS))
     ]
@@ -186,13 +195,29 @@ def decoded(case: Case, llm: LLM, tokens: int = 12) -> tuple[list[list[int]], li
         return [list(output.outputs[0].token_ids) for output in run.outputs()], steps
 
 
+@pytest.fixture(scope="module")
+def plain_texts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], list[list[int]]]:
+    """Return a function that gives the ids of a case without drafts on the CPU, decoded once for all cases alike."""
+    known: dict[str, list[list[int]]] = {}
+
+    def texts(case: Case) -> list[list[int]]:
+        plain = Case(case.target, None, None, case.temperature, sampling=case.sampling)
+        if (key := str(plain)) not in known:
+            with plain.engine(tmp_path_factory.mktemp("plain"), "cpu") as llm:
+                decoded(plain, llm, 1)  # requests are numbered, and their noise with them
+                known[key] = decoded(plain, llm)[0]
+        return known[key]
+
+    return texts
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_reads_once_and_waits_for_nothing_else(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_texts: Callable[[Case], list[list[int]]]
 ) -> None:
     case = CASES[name]
     with case.engine(tmp_path, NAME) as llm:
-        decoded(case, llm)  # what is made at first use
+        decoded(case, llm, 4)  # what is made at first use
         texts, steps = decoded(case, llm)
         metrics = llm.get_metrics()
     for number, found in enumerate(steps):
@@ -203,11 +228,8 @@ def test_a_step_reads_once_and_waits_for_nothing_else(
         assert metrics.drafted > 0
         assert metrics.failures == 0
     if case.same:
-        plain = Case(case.target, None, None, case.temperature, sampling=case.sampling)
         monkeypatch.delenv("SPECDEC_KERNELS")  # numba's, which need no interpreter
-        with plain.engine(tmp_path, "cpu") as llm:
-            decoded(plain, llm)  # requests are numbered, and their noise with them
-            assert decoded(plain, llm)[0] == texts
+        assert plain_texts(case) == texts
 
 
 def test_the_watched_device_sees_every_way_to_wait() -> None:

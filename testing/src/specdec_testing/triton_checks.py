@@ -21,7 +21,8 @@ def assert_triton_checks_pass(checks: Path) -> None:
     environment = dict(os.environ)
     if not torch.cuda.is_available():
         environment |= {"TRITON_INTERPRET": "1", "SPECDEC_KERNELS": "triton"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", str(checks)]
+    plugins = ["-p", "no:cacheprovider", "-p", "specdec_testing.quick_interpreter"]
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, "--import-mode=importlib", str(checks)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
     assert " passed" in result.stdout
