@@ -126,7 +126,7 @@ def run_rows(case, op=attention):
     return got, exact
 
 
-# Names of cases of test_attention and their dtypes; what takes the interpreter long and shows nothing new is left out.
+# Cases of test_attention by dtype; what takes the interpreter long and shows nothing new is left out.
 SOME = {
     torch.float32: "prompts and decode, padding, window, window of one, window past a chunk, everything, odd sizes, "
     "five heads a group, one kv head, narrow values, pages of one, large pages",
@@ -134,11 +134,39 @@ SOME = {
     torch.float16: "sinks, odd sizes",
 }
 ALL = [(name, dtype) for dtype, names in SOME.items() for name in names.split(", ")]
+# Fewer segments for some: at, before and after the edge of a tile, of a block, and of two tiles that are seen whole.
+FEW = (1, 0, False), (3, 70, False), (1, 63, False), (2, 126, False)
+FEW_MIXED = (1, 0, False), (36, 0, True), (5, 90, False), (20, 25, True), (3, 130, False), (1, 15, False)
+SEGMENTS = dict.fromkeys(("window of one", "five heads a group", "one kv head", "narrow values", "pages of one"), FEW)
+SEGMENTS |= {("everything", torch.float32): FEW_MIXED, "window": FEW_MIXED, "sinks": FEW_MIXED}
+# Those whose keys are cut into parts. A program of the kernel that joins them has one query, so that it takes the
+# interpreter most of the time; pages, and which keys are masked, are nothing to it.
+CUT = "prompts and decode, window past a chunk, odd sizes, five heads a group, narrow values, sinks".split(", ")
+CUT = [*CUT, ("everything", torch.bfloat16)]
+
+
+def of_case(table, name, dtype):
+    """What a table has for a case of one dtype, or of any."""
+    return next((key for key in ((name, dtype), name) if key in table), None)
+
+
+@pytest.fixture
+def uncut(monkeypatch):
+    """Return a function that has keys of one segment taken by one program."""
+
+    def no_parts():
+        if attention_triton.INTERPRETED:
+            monkeypatch.setattr(attention_triton, "gpu_of", lambda _: launches.Gpu(processors=1))
+
+    return no_parts
 
 
 @pytest.mark.parametrize(("name", "dtype"), ALL)
-def test_ragged_rows_give_what_the_definition_gives_in_float64(name, dtype):
-    got, exact = run_rows(ROWS.Case(**ROWS.CASES[name], dtype=dtype))
+def test_ragged_rows_give_what_the_definition_gives_in_float64(name, dtype, uncut):
+    if of_case(CUT, name, dtype) is None:
+        uncut()
+    few = of_case(SEGMENTS, name, dtype)
+    got, exact = run_rows(ROWS.Case(**ROWS.CASES[name] | ({"segments": SEGMENTS[few]} if few else {}), dtype=dtype))
     close(got, exact, dtype)
 
 
@@ -195,11 +223,21 @@ TREE_SOME = {
     torch.float16: "everything",
 }
 TREE_ALL = [(name, dtype) for dtype, names in TREE_SOME.items() for name in names.split(", ")]
+# In place of the mixed segments of test_tree_attention: a chain, trees that begin within a tile and before its edge,
+# and a prompt that takes several blocks.
+TREE_MIXED = [TREES.Segment(90, rows=5), *TREES.trees(0, (70, 16, "any"), (60, 9, "wide")),
+              TREES.Segment(25, rows=20, prompt=True), TREES.Segment(130, rows=1)]  # fmt: skip
+TREE_CUT = "window inside the path", "odd sizes", "sinks"
 
 
 @pytest.mark.parametrize(("name", "dtype"), TREE_ALL)
-def test_trees_give_what_the_definition_gives_in_float64(name, dtype):
-    batch = TREES.Batch(**TREES.CASES[name], dtype=dtype)
+def test_trees_give_what_the_definition_gives_in_float64(name, dtype, uncut):
+    if name not in TREE_CUT:
+        uncut()
+    options = dict(TREES.CASES[name])
+    if options["segments"] is TREES.MIXED:
+        options["segments"] = TREE_MIXED
+    batch = TREES.Batch(**options, dtype=dtype)
     exact = exact_trees(batch)
     owned = poison_trees(batch)
     close(batch.run(attention)[0], exact, dtype)
@@ -237,7 +275,7 @@ def short_chunks(monkeypatch):
     monkeypatch.setattr(launches, "EXACT_CHUNK", 64)
 
 
-@pytest.mark.parametrize("options", [{}, {"window": 50}, {"sinks": True, "softcap": 3.0}, {"heads": 10}])
+@pytest.mark.parametrize("options", [{}, {"window": 50, "sinks": True, "softcap": 3.0}, {"heads": 10}])
 def test_with_a_fixed_width_a_row_has_the_same_bits_alone(options, short_chunks):
     case = ROWS.Case(**EXACT, **options, dtype=torch.bfloat16)
     batch, k_pages, v_pages = case.run(exactly)

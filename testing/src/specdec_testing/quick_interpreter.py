@@ -24,4 +24,4 @@ def pytest_configure() -> None:
     except (ImportError, AttributeError):
         return
     patch(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
-    interpreter._patch_lang = lambda _: nothing()  # type: ignore[attr-defined]
+    interpreter._patch_lang = lambda _: nothing()
