@@ -16,11 +16,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from specdec_nn.ops.constants import LOG2E
 from specdec_nn.ops.cpu import simd
 from specdec_nn.ops.cpu.elements import BFLOAT16, FLOAT32, KINDS, load, rounded, store
 from specdec_nn.ops.cpu.elements import floats as at
 from specdec_nn.ops.cpu.jit import njit
-from specdec_nn.ops.cpu.softmax import LOG2E, exp2, fold
+from specdec_nn.ops.cpu.softmax import exp2, fold
 
 PLAIN, ONE_PLUS = 0, 1  # styles of a norm's weight: round(x r) w, or x r (1 + w)
 SILU, GELU_TANH = 0, 1

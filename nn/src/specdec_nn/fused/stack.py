@@ -22,6 +22,7 @@ from specdec_nn.ops.attention.call import CALL
 from specdec_nn.ops.attention.numba import scratch_bytes, task
 from specdec_nn.ops.attention.plan import UNBOUNDED, Plan, plan
 from specdec_nn.ops.attention.reference import AttentionStep
+from specdec_nn.ops.constants import LOG2E
 from specdec_nn.ops.cpu import simd, softmax
 from specdec_nn.ops.cpu.elements import KINDS
 from specdec_nn.ops.cpu.records import address_of
@@ -88,7 +89,7 @@ class FusedStack:
         for n, block in enumerate(stack.blocks):
             calls[n]["window"] = UNBOUNDED if block.window is None else block.window
             calls[n]["sinks"] = 0 if block.sinks is None else block.sinks.data_ptr()
-            calls[n]["scale"] = block.scaling if block.softcap else block.scaling * softmax.LOG2E
+            calls[n]["scale"] = block.scaling if block.softcap else block.scaling * LOG2E
             calls[n]["softcap"] = block.softcap or 0.0
         return calls
 

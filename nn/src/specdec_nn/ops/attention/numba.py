@@ -23,6 +23,7 @@ from specdec_nn.ops.attention.call import CALL_FORMAT, ITEM, MERGE, Task, call_a
 from specdec_nn.ops.attention.plan import CHUNK, UNBOUNDED, Plan, plan
 from specdec_nn.ops.attention.reference import AttentionStep, attention_reference, rows_of
 from specdec_nn.ops.attention.tiles import BLOCK, KEYS, SCORES
+from specdec_nn.ops.constants import LOG2E
 from specdec_nn.ops.cpu import outline, simd
 from specdec_nn.ops.cpu import softmax as softmax_simd
 from specdec_nn.ops.cpu.elements import KINDS, clear, copy_bytes, floats, narrow, widen
@@ -33,7 +34,6 @@ from specdec_nn.turns import one_at_a_time
 SMALL: Final = 1024  # (row, key) pairs of all heads below which waking the other cores costs more than it saves
 
 _KINDS: Final = {getattr(torch, name): index for index, name in enumerate(KINDS)}
-_LOG2E: Final = softmax_simd.LOG2E
 _THREADS: Final = int(config.NUMBA_NUM_THREADS)  # an argument of the kernel: cached code must not depend on it
 
 _ITEM_BYTES: Final = ITEM.itemsize
@@ -213,7 +213,7 @@ def attention(
     if sinks is not None:
         sinks = sinks.float().contiguous()
     out = torch.empty(q.shape[0], q.shape[1], v.shape[2], dtype=q.dtype)
-    scale = (scaling if softcap else scaling * _LOG2E, softcap or 0.0)
+    scale = (scaling if softcap else scaling * LOG2E, softcap or 0.0)
     numbers = _numbers(kind, (q, k, v, k_pages, v_pages), out, sinks)
     call = CALL_FORMAT.pack(*numbers, reach, *cut.numbers, *scale)
     _forward(np.frombuffer(call, np.uint8), _THREADS, task().address)

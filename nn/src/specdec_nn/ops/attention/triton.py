@@ -31,7 +31,8 @@ from specdec_nn.ops.attention.launches import (
     power_of_2,
 )
 from specdec_nn.ops.attention.reference import AttentionStep, attention_reference, rows_of
-from specdec_nn.ops.attention.triton_kernels import HEADER, LOG2E, _attend, _join, _write
+from specdec_nn.ops.attention.triton_kernels import HEADER, _attend, _join, _write
+from specdec_nn.ops.constants import LOG2E
 from specdec_nn.ops.ptx import PtxCase
 
 INTERPRETED: Final = os.environ.get("TRITON_INTERPRET") == "1"

@@ -20,17 +20,17 @@ import triton.language as tl
 from specdec_nn.ops.attention.device_tables import BLANK, FIELDS, MUTUAL
 from specdec_nn.ops.attention.launches import GROUP, LEAST_TILES
 from specdec_nn.ops.attention.triton_bits import node_of, ones, within
+from specdec_nn.ops.constants import LOG2E
 from specdec_nn.ops.triton_cache import check_cache
 
 check_cache()
 
-LOG2E: Final = 1.4426950408889634  # scores are kept in powers of two
 HEADER: Final = 4  # float32 before the sums of a partial result: largest score, total, and two that are not used
 VARYING: Final = ["table_width", "words", "blocks", "splits", "chunk", "least", "most", "window"]  # from step to step
 
 _FIELDS, _MUTUAL, _BLANK = tl.constexpr(FIELDS), tl.constexpr(MUTUAL), tl.constexpr(BLANK)
 _GROUP, _LEAST_TILES, _HEADER = tl.constexpr(GROUP), tl.constexpr(LEAST_TILES), tl.constexpr(HEADER)
-_NEVER, _LOG2E = tl.constexpr(float("-inf")), tl.constexpr(LOG2E)
+_NEVER, _LOG2E = tl.constexpr(float("-inf")), tl.constexpr(LOG2E)  # scores are kept in powers of two
 _ZEROED = tl.constexpr(1024)  # elements of a padding row that are cleared at once
 
 

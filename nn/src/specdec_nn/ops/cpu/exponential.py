@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from specdec_nn.ops.constants import LOG2E
 from specdec_nn.ops.cpu.jit import njit
 
 # 2^r on [-1/2, 1/2], minimax in relative error, highest power first; see specdec_nn.ops.cpu.softmax
@@ -23,7 +24,7 @@ _C3: Final = np.float32(0.055503287769976636)
 _C2: Final = np.float32(0.24022646890639573)
 _C1: Final = np.float32(0.6931472057372526)
 _ONE: Final = np.float32(1.0)
-_LOG2E: Final = np.float32(1.4426950408889634)
+_LOG2E: Final = np.float32(LOG2E)
 _ROUNDER: Final = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds to an integer, in the low bits
 _LEAST: Final = np.float32(-126.0)
 _MOST: Final = np.float32(127.0)

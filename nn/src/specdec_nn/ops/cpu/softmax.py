@@ -15,6 +15,7 @@ import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic
 
+from specdec_nn.ops.constants import LOG2E
 from specdec_nn.ops.cpu import simd
 from specdec_nn.ops.cpu.elements import clear, floats, fma
 from specdec_nn.ops.cpu.jit import njit
@@ -22,7 +23,6 @@ from specdec_nn.ops.cpu.simd import procedure
 
 KEYS: Final = 64  # keys a tile: four vectors of scores
 LOWEST: Final = -1e30  # stands for minus infinity, whose differences would be NaN
-LOG2E: Final = 1.4426950408889634
 
 # 2^r on [-1/2, 1/2]: minimax in relative error (2e-9 before rounding of the coefficients), highest power first.
 EXP2: Final = (

@@ -11,9 +11,10 @@ from numba import prange
 from numba.extending import intrinsic
 from torch import Tensor
 
+from specdec_nn.ops.constants import LOG2E
 from specdec_nn.ops.cpu import simd
 from specdec_nn.ops.cpu.jit import njit
-from specdec_nn.ops.cpu.softmax import LOG2E, emit_exp2, exp2
+from specdec_nn.ops.cpu.softmax import emit_exp2, exp2
 from specdec_nn.ops.top_ids.reference import top_ids_reference
 from specdec_nn.turns import one_at_a_time
 

@@ -15,13 +15,13 @@ import torch
 from numba import prange
 from torch import Tensor
 
+from specdec_nn.ops.constants import LOG2E
 from specdec_nn.ops.cpu.jit import njit
 from specdec_nn.ops.truncate.reference import (
     EXP_COEFFICIENTS,
     LEAST,
     LN2_HIGH,
     LN2_LOW,
-    LOG2E,
     MANTISSA_BITS,
     ROUNDER,
     WEIGHT_BITS,

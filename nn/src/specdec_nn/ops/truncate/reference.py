@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from specdec_nn.device_copies import to_device
+from specdec_nn.ops.constants import LOG2E
 
-LOG2E: Final = 1.4426950408889634
 LN2_HIGH: Final = 0.693359375  # 355 / 512: its product with a small whole number is exact
 LN2_LOW: Final = 0.6931471805599453 - LN2_HIGH
 ROUNDER: Final = 1.5 * 2.0**23  # added and taken away again, it rounds a float32 to a whole number

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specdec_nn.device_copies import all_to_device
+from specdec_nn.ops.constants import LOG2E
 from specdec_nn.ops.ptx import PtxCase
 from specdec_nn.ops.triton_cache import check_cache
 from specdec_nn.ops.truncate.reference import (
@@ -25,7 +26,6 @@ from specdec_nn.ops.truncate.reference import (
     LEAST,
     LN2_HIGH,
     LN2_LOW,
-    LOG2E,
     MANTISSA_BITS,
     ROUNDER,
     WEIGHT_BITS,
