@@ -31,7 +31,7 @@ from specdec_plugin_verifiers.kernels import triton as triton_ratios
 from specdec_plugin_verifiers.kernels.verify import triton as triton_verify
 from specdec_testing.table import random_table, table_target
 from specdec_testing.targets import tiny_target
-from specdec_testing.watched_device import DEVICE, NAME, Wait, as_kernel, install, waits
+from specdec_testing.watched_device import DEVICE, NAME, Wait, as_kernel, held, install, waits
 
 ROOT = Path(__file__).resolve().parents[1]
 for _plugin in ("eagle", "medusa", "dflash", "mtp"):
@@ -68,9 +68,8 @@ class Case:
         arguments = self.target(folder)
         if "hf_model" in arguments:
             arguments["hf_model"] = arguments["hf_model"].requires_grad_(False).to(device)
-        return LLM(
-            **arguments, device=device, speculative_config=config, strict=True, max_num_seqs=3, max_model_len=128
-        )
+        options = {"max_num_seqs": 3, "max_model_len": 128, **options}
+        return LLM(**arguments, device=device, speculative_config=config, strict=True, **options)
 
 
 def table(folder: Path) -> dict[str, Any]:
@@ -158,6 +157,10 @@ CASES: dict[str, Case] = {
         temperature=1.0,
         same=False,
     ),
+    "eagle tree, dynamic": Case(table, keys("eagle", 8, tree_top_k=2, tree_depth=4), perfect, most=2),
+    "eagle tree, dynamic, sampled": Case(
+        table, keys("eagle", 8, tree_top_k=2, tree_depth=4), perfect, temperature=1.0, most=2
+    ),
     "eagle3 chain": Case(llama, keys("eagle3", 4), eagle_3),
     "mtp": Case(mimo, keys("mtp", 3)),
     "medusa chain": Case(llama_2, keys("medusa", 4), medusa),
@@ -169,12 +172,19 @@ CASES: dict[str, Case] = {
 }
 
 
+def _numba_attention(*args: Any, **options: Any) -> torch.Tensor:
+    """The CPU's kernel, for steps whose trees were grown on the device as well."""
+    step = args[5]
+    step.grown = held(step.grown)
+    return numba_attention(*args, **options)
+
+
 @pytest.fixture(autouse=True)
 def _kernels_take_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have stretches as short as the vocabularies here, and the CPU's kernels for two; see the last tests for those."""
     for module in STRETCHED:
         monkeypatch.setattr(module, "STRETCH", 32)
-    monkeypatch.setattr(triton_attention, "attention", as_kernel(numba_attention))
+    monkeypatch.setattr(triton_attention, "attention", as_kernel(_numba_attention))
     monkeypatch.setattr(triton_truncate, "truncate", as_kernel(numba_truncate))
 
 
@@ -292,7 +302,11 @@ ELSEWHERE: dict[str, tuple[Case, dict[str, Any], dict[str, Any]]] = {
     "min_tokens beside drafts": (Case(table, NGRAM), {"min_tokens": 4, "allowed_token_ids": list(range(2, 22))}, {}),
     "decode width": (Case(table, keys("eagle", 4), perfect), {}, {"decode_width": 5}),
     "few pages": (Case(table, keys("eagle", 4), perfect), {}, {"kv_cache_tokens": 96, "prefill_chunk_size": 8}),
-    "dynamic tree": (Case(table, keys("eagle", 8, tree_top_k=2, tree_depth=3), perfect), {}, {}),
+    "a dynamic tree of two words by the definition": (
+        Case(table, keys("eagle", 20, tree_top_k=16, tree_depth=6), perfect),
+        {},
+        {},
+    ),
     "typical": (
         Case(table, {**keys("eagle", 3), **verified_by("typical")}, perfect, temperature=0.9, same=False),
         {},
@@ -307,6 +321,8 @@ def test_what_reads_more_often_works_on_a_device_as_well(
 ) -> None:
     """No array is made of a tensor of the device, no kernel for CPUs is given one, and no host tensor meets one."""
     case, sampling, options = ELSEWHERE[name]
+    if name.endswith("by the definition"):
+        monkeypatch.setattr(triton_attention, "attention", attention_reference)
     found = []
     for device in (NAME, "cpu"):
         if device == "cpu":
@@ -356,6 +372,27 @@ def test_attention_of_a_step_waits_for_nothing() -> None:
     assert found == []
     wanted = attention_reference(q, k, v, *pages, dataclasses.replace(step), scaling=0.25)
     torch.testing.assert_close(mine.cpu(), wanted)
+
+
+def test_attention_of_a_tree_that_was_grown_on_the_device_is_that_of_its_bits() -> None:
+    bits = np.array([[1, 0], [3, 0], [5, 0], [11, 0]], np.int64)
+    one = lambda value: np.array([value], np.int32)  # noqa: E731
+    slots = np.array([4, 5, 6, 7], np.int32)
+    step = AttentionStep(
+        slots, one(0), one(4), one(4), np.zeros(1, np.bool_), one(0)[None], 32, seg_tree=one(4), ancestors=bits
+    )
+    grown = dataclasses.replace(step, ancestors=np.zeros_like(bits), grown=torch.from_numpy(bits).to(DEVICE))
+    g = torch.Generator().manual_seed(3)
+    shapes = ((4, 2, 16), (4, 1, 16), (4, 1, 16), (1, 1, 32, 16), (1, 1, 32, 16))
+    q, k, v, *pages = (torch.randn(shape, generator=g) for shape in shapes)
+    there = [part.to(DEVICE) for part in (q, k, v, *pages)]
+    with waits() as found:
+        mine = REAL_ATTENTION(*there, grown, scaling=0.25)
+    assert found == []
+    wanted = attention_reference(q, k, v, *(part.clone() for part in pages), step, scaling=0.25)
+    torch.testing.assert_close(mine.cpu(), wanted)
+    by_definition = attention_reference(*there, grown, scaling=0.25)
+    torch.testing.assert_close(by_definition.cpu(), wanted)
 
 
 def test_truncation_of_a_step_waits_for_nothing() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from specdec_core.draft import IntArray
 from specdec_core.sources import TargetHandle
@@ -85,6 +86,7 @@ class DraftCache:
         keep: Sequence[int] | None = None,
         parents: Sequence[int] | npt.NDArray[np.int64] | None = None,
         *,
+        grown: Tensor | None = None,
         mutual: bool = False,
     ) -> AttentionStep:
         """Return the attention tables of counts[i] >= 1 new rows of each request, of which the first keep[i] stay.
@@ -92,9 +94,11 @@ class DraftCache:
         Rows lie one request after the other; each sees all rows of its request that are held, and those before it.
         Rows that stay come first in a round; `keep` None keeps none of the new ones. With `parents`, one for each new
         row, rows see the kept ones and their ancestors only: a parent is the number of an earlier row of this round, -1
-        for the last kept one. A round has either such rows or others behind the kept ones. With `mutual`, the new rows
-        of a request see each other in both directions. Rows that nothing is asked of need no attention: `write_pages`
-        puts their keys and values where the tables say.
+        for the last kept one. A round has either such rows or others behind the kept ones. In place of parents, `grown`
+        has the bits of these rows, [rows, words] int64 on the arena's device, for trees whose form the host does not
+        know: bit n is the n-th row of this round, whose other rows must have been given in the same way. With `mutual`,
+        the new rows of a request see each other in both directions. Rows that nothing is asked of need no attention:
+        `write_pages` puts their keys and values where the tables say.
         Raises MemoryError if the arena is full.
         """
         entries = [self._rows[name] for name in names]
@@ -107,6 +111,7 @@ class DraftCache:
         starts = np.cumsum(counted, dtype=np.int32) - counted
         stays = [0] * len(entries) if keep is None else keep
         kept = np.array([entry.kept + n for entry, n in zip(entries, stays, strict=True)], np.int32)
+        trees = parents is not None or grown is not None
         step = AttentionStep(
             slots=np.concatenate(
                 [self.arena.slots(e.segment, e.held, n) for e, n in zip(entries, counted.tolist(), strict=True)]
@@ -117,11 +122,15 @@ class DraftCache:
             seg_prompt=counted >= PROMPT_ROWS,
             page_table=self._table(entries),
             page_size=self.arena.page_size,
-            seg_tree=None if parents is None else np.array([entry.kept for entry in entries], np.int32),
+            seg_tree=np.array([entry.kept for entry in entries], np.int32) if trees else None,
             ancestors=None if parents is None else _ancestors(entries, counted.tolist(), parents),
             seg_mutual=np.ones(len(entries), np.bool_) if mutual else None,
             states=self.arena.state_step([e.segment for e in entries], starts, counted, context, kept.astype(np.int32)),
         )
+        if grown is not None:
+            there = grown.device.type != "cpu"
+            step.ancestors = np.zeros(tuple(grown.shape), np.int64) if there else grown.numpy()
+            step.grown = grown if there else None
         for entry, count, n in zip(entries, counted.tolist(), stays, strict=True):
             entry.kept += n
             entry.held += count

@@ -1,4 +1,7 @@
-"""EAGLE-2's dynamic trees (arXiv 2406.16858, section 4): expand the likeliest nodes, then keep the best of all."""
+"""EAGLE-2's dynamic trees (arXiv 2406.16858, section 4): expand the likeliest nodes, then keep the best of all.
+
+The form of a tree follows from scores, so it grows where these are, and is read once, as a whole.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from specdec_core.draft import Draft, IntArray
 from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.device_copies import read, to_device
 from specdec_nn.drafters.hidden_state import FeatureHead, Round
+from specdec_nn.ops.ancestor_bits.reference import WORD
 from specdec_plugin_eagle.static_tree import DraftRows
 
 Expand = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -34,28 +38,29 @@ class DynamicTreePlan:
         tokens, scores = self._children(head, states, zero[:, None])
         k = tokens.shape[1]
         all_tokens, all_scores = [tokens], [scores]
-        all_parents = [np.full((requests, k), -1, np.int64)]
-        frontier = np.tile(np.arange(k), (requests, 1))  # places in the flat list
         parents = torch.zeros((requests, k), dtype=torch.int64, device=device)  # rows of `states`
-        rows = np.full((requests, k), -1, np.int64)  # rows of this round that they come from
+        all_parents = [parents - 1]
+        frontier = torch.arange(k, device=device).expand(requests, k)  # places in the flat list
         # A node needs all its ancestors in the draft, so none is chosen that is deeper than the limit.
-        for depth in range(min(self._depth, int(drafts.limits.max())) - 1):
+        levels = min(self._depth, int(drafts.limits.max())) - 1
+        own = _own_bits(levels, k, device)
+        bits = torch.zeros((requests, 1, own.shape[2]), dtype=torch.int64, device=device)
+        for depth in range(levels):
             features, flat, positions = self._draft_rows(head.feedback(states), parents, tokens, starts, depth)
-            step = cache.append(drafts.names, [k] * requests, parents=rows.flatten())
+            bits = bits.gather(1, parents[:, :, None].expand(-1, -1, bits.shape[2])) | own[depth]
+            step = cache.append(drafts.names, [k] * requests, grown=bits.flatten(0, 1))
             states = head.forward(flat, features, positions, cache.arena, step, depth + 1).view(requests, k, -1)
             children, cumulative = self._children(head, states, scores)
             width = children.shape[1] // k
             offset = sum(part.shape[1] for part in all_parents)
             all_tokens.append(children)
             all_scores.append(cumulative)
-            all_parents.append(np.repeat(frontier, width, axis=1))
+            all_parents.append(frontier[:, :, None].expand(-1, -1, width).flatten(1))
             # The lowest index first among equals, so that a parent never loses to its child.
             scores, best = (part[:, :k] for part in torch.sort(cumulative, dim=1, descending=True, stable=True))
-            tokens, parents = children.gather(1, best), best // width
-            chosen = best.cpu().numpy()
-            frontier, rows = offset + chosen, depth * k + chosen // width
-        ids, likely = read((torch.cat(all_tokens, 1), torch.cat(all_scores, 1)))
-        return _best(ids, likely, np.concatenate(all_parents, 1), drafts.limits)
+            tokens, parents, frontier = children.gather(1, best), best // width, offset + best
+        ids, likely, above = read([torch.cat(parts, 1) for parts in (all_tokens, all_scores, all_parents)])
+        return _best(ids, likely, above, drafts.limits)
 
     def _children(self, head: FeatureHead, states: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Return target ids and cumulative scores [A, n * top_k] of the children of states [A, n, H]."""
@@ -63,6 +68,14 @@ class DynamicTreePlan:
         ids, cumulative = self._expand(logits, scores.flatten(), min(self._top_k, logits.shape[1]))
         ids = ids if head.d2t is None else ids + head.d2t[ids]
         return ids.view(len(states), -1), cumulative.view(len(states), -1)
+
+
+def _own_bits(levels: int, k: int, device: torch.device) -> Tensor:
+    """Return the bit of each row that is run, [levels, k, words] int64; level after level, k rows a level."""
+    rows = np.arange(levels * k)
+    bits = np.zeros((levels * k, levels * k // WORD + 1), np.uint64)
+    bits[rows, rows // WORD] = np.uint64(1) << (rows % WORD).astype(np.uint64)
+    return to_device(bits.view(np.int64).reshape(levels, k, -1), device)
 
 
 def _best(

@@ -103,6 +103,7 @@ class DeviceTables:
     host: Tensor
     device: Tensor
     launches: dict[Any, Any] = field(default_factory=dict)
+    _grown: Tensor | None = None
 
     @classmethod
     def empty(cls, sizes: Sizes, device: torch.device) -> DeviceTables:
@@ -141,11 +142,15 @@ class DeviceTables:
             bits[:] = 0
             if step.ancestors is not None and found.words:
                 bits[:rows, : found.words] = step.ancestors
+        self._grown = step.grown
 
     def upload(self) -> None:
-        """Start the one copy to the device."""
+        """Start the one copy to the device, and put bits that are there already into their place."""
         if self.device is not self.host:
             self.device.copy_(self.host, non_blocking=True)
+        if self._grown is not None:
+            rows, words = self._grown.shape
+            self.views()[0].view(self.sizes.rows, self.sizes.words)[:rows, :words].copy_(self._grown)
 
     def _host_parts(self) -> tuple[npt.NDArray[np.int64], IntArray, IntArray, IntArray]:
         """Return views of the host's buffer: bits [N, words], segments [S, FIELDS], page table [S, P], slots [N]."""
@@ -160,10 +165,7 @@ class DeviceTables:
         )
 
     def views(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return flat views of the device's buffer: bits int64, segments, page table and slots int32.
-
-        Who grows trees on the device writes their bits there, after `upload`.
-        """
+        """Return flat views of the device's buffer: bits int64, segments, page table and slots int32."""
         bits, segments, pages, slots = (self.device[begin : begin + length] for begin, length in self.sizes.parts)
         return bits.view(torch.int64), segments, pages, slots
 

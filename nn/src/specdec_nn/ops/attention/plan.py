@@ -87,7 +87,7 @@ def _paths(step: AttentionStep) -> npt.NDArray[np.int64]:
     """Return `Plan.paths`."""
     if step.ancestors is None or step.seg_tree is None:
         return np.zeros(1, np.int64)
-    ends, bits = ancestor_lists(step.ancestors)
+    ends, bits = ancestor_lists(step.bits())
     tree = np.zeros(len(step.slots), np.int64)
     for start, rows, first in zip(step.seg_start, step.seg_rows, step.seg_tree, strict=True):
         tree[start : start + rows] = first

@@ -43,6 +43,8 @@ class AttentionStep:
     page_size    keys a page
     seg_tree     [S] int32 first key of the segment's tree, -1 = a chain; None = chains only
     ancestors    [N, words] int64 bits of `ancestor_bits` for rows of trees; None = chains only
+    grown        [N, words] int64: those bits on another device, for trees whose form the host does not know, where
+                 `ancestors` has their shape alone; the definition reads them
     seg_mutual   [S] bool: rows of the segment see each other, later ones too; None = none do
     states       what the forward does to the states of layers that keep some; None where no layer does
     fixed_width  all forwards of decode rows have this many rows: a row's result may not depend on what the others are,
@@ -61,7 +63,15 @@ class AttentionStep:
     seg_mutual: BoolArray | None = None
     states: StateStep | None = None
     fixed_width: bool = False
+    grown: Tensor | None = None
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of backends, made once a step
+
+    def bits(self) -> npt.NDArray[np.int64]:
+        """Return the bits of rows of trees on the host, where they may have to be read."""
+        assert self.ancestors is not None
+        if self.grown is not None:
+            self.ancestors, self.grown = self.grown.cpu().numpy(), None
+        return self.ancestors
 
     def write_plan(self, device: torch.device) -> tuple[Tensor | None, Tensor, Tensor]:
         """Return (rows that write, None = all; their pages; their offsets) as int64 tensors, made once a device."""
@@ -184,9 +194,9 @@ def attend_prompt(
 
 def _path_keys(step: AttentionStep, s: int, window: int | None) -> list[npt.NDArray[np.int64]]:
     """Return the keys that each row of a tree's segment sees, in order of position."""
-    assert step.seg_tree is not None and step.ancestors is not None
+    assert step.seg_tree is not None
     tree, start = int(step.seg_tree[s]), int(step.seg_start[s])
-    ends, bits = ancestor_lists(step.ancestors[start : start + int(step.seg_rows[s])])
+    ends, bits = ancestor_lists(step.bits()[start : start + int(step.seg_rows[s])])
     keys = []
     for begin, end in itertools.pairwise(ends.tolist()):
         first = 0 if window is None else max(0, tree + end - begin - window)
