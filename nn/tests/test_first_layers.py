@@ -56,7 +56,7 @@ def test_everything_is_shared_and_the_whole_model_is_as_it_was():
     config, names, layers = model.config.to_dict(), list(model.state_dict()), list(model.model.layers)
     flat.tap((2,))
     part = first_layers(flat, 3, kernels())
-    assert flat._taps == (2,)
+    assert flat.taps == (2,)
     assert model.config.to_dict() == config and list(model.state_dict()) == names
     assert list(model.model.layers) == layers
     assert part.model.config.num_hidden_layers == 3 and len(part.decoder_layers()) == 3

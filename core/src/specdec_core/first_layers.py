@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class FirstLayers(Protocol):
     """The target's embedding, its first E decoder layers, its final norm and its head, over rows of requests.
 
-    Rows belong to rounds: `begin` opens one, `run` adds a row at a time to each request, and what was written in a
-    round is dropped when the next one begins or the target runs. A row sees all ids of its request before it. Where the
-    keys and values of those ids lie is the host's choice: those that the target has itself, so that nothing is computed
-    twice, or a copy that is brought up to date by `begin`.
+    Rows belong to rounds: `begin` opens one, `run` or `states` adds a row at a time to each request, and what was
+    written in a round is dropped when the next one begins or the target runs. A row sees all ids of its request before
+    it. Where the keys and values of those ids lie is the host's choice: those that the target has itself, so that
+    nothing is computed twice, or a copy that is brought up to date by `begin`.
     """
 
     def begin(self, requests: Sequence[RequestView], rows: Sequence[int]) -> list[int]:
@@ -35,6 +35,12 @@ class FirstLayers(Protocol):
 
         `depth` is 0 for the newest id, then counts up by 1. The requests are some of those of `begin`, each with more
         than `depth` rows. Raises ContractError for others.
+        """
+
+    def states(self, requests: Sequence[RequestView], depth: int, ids: Tensor) -> Tensor:
+        """Run one row of each request as `run` does, and return the residual stream R_E behind layer E, [a, H].
+
+        It is what the trait `aux_layers` delivers of committed rows; final norm and head are the caller's.
         """
 
     def release(self, request: RequestView) -> None:

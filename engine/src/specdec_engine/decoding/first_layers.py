@@ -19,6 +19,7 @@ from specdec_core.errors import ContractError
 from specdec_core.first_layers import Round
 from specdec_engine.requests.request import Request
 from specdec_nn.cache.arena import KVArena
+from specdec_nn.hf.first_layers import exit_states
 from specdec_nn.hf.model import FlatModel
 from specdec_nn.ops.attention.reference import AttentionStep
 
@@ -56,15 +57,16 @@ class SharedLayers:
         return granted
 
     def run(self, requests: Sequence[RequestView], depth: int, ids: Tensor) -> Tensor:
-        """Run one row of each request."""
-        assert self._part is not None  # no call comes after close
-        self._round.run([request.id for request in requests], depth)
-        own = [self._own(request) for request in requests]
-        positions: Positions = np.array([request.run_len + depth for request in own], np.int64)
-        step = _tables(self._arena(), own, positions)
-        logits = self._part.run(ids, torch.from_numpy(positions), step, self._arena(), torch.arange(len(own)))
+        """Run one row of each request through layers, final norm and head."""
+        part, positions, step = self._next(requests, depth)
+        logits = part.run(ids, positions, step, self._arena(), torch.arange(len(positions)))
         assert logits is not None  # rows are asked for
         return logits
+
+    def states(self, requests: Sequence[RequestView], depth: int, ids: Tensor) -> Tensor:
+        """Run one row of each request through the layers."""
+        part, positions, step = self._next(requests, depth)
+        return exit_states(part, ids, positions, step, self._arena())
 
     def release(self, request: RequestView) -> None:
         """Have nothing to drop."""
@@ -76,6 +78,14 @@ class SharedLayers:
     def memory_bytes(self) -> int:
         """Return 0: all pages are the target's."""
         return 0
+
+    def _next(self, requests: Sequence[RequestView], depth: int) -> tuple[FlatModel, Tensor, AttentionStep]:
+        """Return the model, and the positions and attention tables of the next row of each request."""
+        assert self._part is not None  # no call comes after close
+        self._round.run([request.id for request in requests], depth)
+        own = [self._own(request) for request in requests]
+        positions: Positions = np.array([request.run_len + depth for request in own], np.int64)
+        return self._part, torch.from_numpy(positions), _tables(self._arena(), own, positions)
 
     def _own(self, request: RequestView) -> Request:
         own = self._requests.get(request.id)

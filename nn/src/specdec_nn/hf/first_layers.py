@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from specdec_core.errors import TargetError
 from specdec_core.registry.kernels import Kernels
+from specdec_nn.cache.arena import KVArena
 from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.hf.families import text_config
 from specdec_nn.hf.model import FlatModel
 from specdec_nn.hf.probe import TOLERANCE, probe
+from specdec_nn.ops.attention.reference import AttentionStep
 
 PROMPT, BEHIND = 11, 3  # ids of the trial that the whole model runs, and rows that follow in the cut one
 
@@ -44,6 +46,14 @@ def first_layers(flat: FlatModel, count: int, kernels: Kernels) -> FlatModel:
         message = f"{name} cannot be run to layer {count} by itself: {error}"
         raise TargetError(message) from error
     return part
+
+
+def exit_states(part: FlatModel, ids: Tensor, positions: Tensor, step: AttentionStep, arena: KVArena) -> Tensor:
+    """Run rows through a cut model as `FlatModel.run` does, and return the residual stream behind it, [N, H]."""
+    if part.num_layers not in part.taps:
+        part.tap((part.num_layers,))
+    part.run(ids, positions, step, arena, None)
+    return part.tapped[part.num_layers]
 
 
 def _cut(flat: FlatModel, count: int) -> nn.Module:
@@ -90,7 +100,7 @@ def _try(flat: FlatModel, part: FlatModel) -> None:
     cache, length = DraftCache(arena), PROMPT + BEHIND
     cache.open("0")
     ids = (torch.arange(length) * 37 + 5) % min(flat.vocab_size, 30000)
-    taps, rows = flat._taps, torch.arange(BEHIND)
+    taps, rows = flat.taps, torch.arange(BEHIND)
     found: list[Tensor] = []
     try:
         for model in (flat, part):

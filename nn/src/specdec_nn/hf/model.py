@@ -80,7 +80,7 @@ class FlatModel:
         self.capture: Capture | None = None  # how forwards of drafters are captured, `graphs` those of the model
         self.graphs: Replayed | None = None  # both are set by who wants them
         self.final: Tensor | None = None  # final states [N, H] of the last forward, if that was one of those
-        self._taps: tuple[int, ...] = ()
+        self.taps: tuple[int, ...] = ()  # the layers at which `tap` keeps the residual stream
         self._tapped_modules: list[nn.Module] = []
         self.tapped: dict[int, Tensor] = {}
         # Whether the head can run on the rows asked for alone.
@@ -160,7 +160,7 @@ class FlatModel:
             return None
         logits, final, *taps = outputs
         self.final = final[: len(ids)]
-        self.tapped = {k: state[: len(ids)] for k, state in zip(self._taps, taps, strict=True)}
+        self.tapped = {k: state[: len(ids)] for k, state in zip(self.taps, taps, strict=True)}
         return logits[: len(rows)]
 
     def work(self, step: AttentionStep, arena: KVArena, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -177,7 +177,7 @@ class FlatModel:
         finally:
             hook.remove()
         assert logits is not None
-        return logits, kept[-1], *(self.tapped[k] for k in self._taps)
+        return logits, kept[-1], *(self.tapped[k] for k in self.taps)
 
     def _forward(
         self,
@@ -200,7 +200,7 @@ class FlatModel:
             if fused is not None:
 
                 def forward(*args: Any, **kwargs: Any) -> _DecoderAnswer:
-                    final, self.tapped = fused.run(ids, positions, step, arena, self._taps)
+                    final, self.tapped = fused.run(ids, positions, step, arena, self.taps)
                     return _DecoderAnswer(final)
 
                 with self.binding.head(), self._decoder_that(forward):
@@ -246,7 +246,7 @@ class FlatModel:
             if not 0 <= k <= len(modules):
                 message = f"aux layer {k} is outside 0..{len(modules)}, the layers of {type(self.model).__name__}"
                 raise TargetError(message)
-        self._taps, self._tapped_modules, self.tapped = tuple(layers), modules, {}
+        self.taps, self._tapped_modules, self.tapped = tuple(layers), modules, {}
         if self.graphs is not None:
             self.graphs.clear()
 
@@ -255,7 +255,7 @@ class FlatModel:
         """Fill `tapped` from the modules of the layers."""
         layers = self._tapped_modules
         hooks = []
-        for k in self._taps:
+        for k in self.taps:
             if k == len(layers):
                 hooks.append(layers[-1].register_forward_hook(functools.partial(self._keep_output, k)))
             else:

@@ -14,7 +14,9 @@ from torch import Tensor
 from specdec_core.draft import IntArray, RequestView
 from specdec_core.first_layers import Round
 from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.hf.first_layers import exit_states
 from specdec_nn.hf.model import FlatModel
+from specdec_nn.ops.attention.reference import AttentionStep
 
 CATCH_UP_ROWS = 512  # of a request in one round: what a host waits for one that comes with a long prompt
 
@@ -41,17 +43,22 @@ class RecomputedLayers:
                 pieces.append((request.id, missing[:CATCH_UP_ROWS]))
         if pieces:
             ids = torch.from_numpy(np.concatenate([ids for _, ids in pieces]).astype(np.int64))
-            self._forward([name for name, _ in pieces], [len(ids) for _, ids in pieces], ids, None)
+            part, positions, step = self._append([name for name, _ in pieces], [len(ids) for _, ids in pieces], ids)
+            part.run(ids, positions, step, self._cache.arena, None)
         self._round.begin([request.id for request in requests], granted)
         return granted
 
     def run(self, requests: Sequence[RequestView], depth: int, ids: Tensor) -> Tensor:
-        """Run one row of each request."""
-        names = [request.id for request in requests]
-        self._round.run(names, depth)
-        logits = self._forward(names, [1] * len(names), ids, torch.arange(len(names)))
+        """Run one row of each request through layers, final norm and head."""
+        part, positions, step = self._next(requests, depth, ids)
+        logits = part.run(ids, positions, step, self._cache.arena, torch.arange(len(ids)))
         assert logits is not None  # rows are asked for
         return logits
+
+    def states(self, requests: Sequence[RequestView], depth: int, ids: Tensor) -> Tensor:
+        """Run one row of each request through the layers."""
+        part, positions, step = self._next(requests, depth, ids)
+        return exit_states(part, ids, positions, step, self._cache.arena)
 
     def release(self, request: RequestView) -> None:
         """Give a request's rows back."""
@@ -81,7 +88,18 @@ class RecomputedLayers:
         self._cache.cut(name, kept)
         return kept
 
-    def _forward(self, names: Sequence[str], counts: Sequence[int], ids: Tensor, rows: Tensor | None) -> Tensor | None:
+    def _next(
+        self, requests: Sequence[RequestView], depth: int, ids: Tensor
+    ) -> tuple[FlatModel, Tensor, AttentionStep]:
+        """Return the model, and the positions and attention tables of the next row of each request."""
+        names = [request.id for request in requests]
+        self._round.run(names, depth)
+        return self._append(names, [1] * len(names), ids)
+
+    def _append(
+        self, names: Sequence[str], counts: Sequence[int], ids: Tensor
+    ) -> tuple[FlatModel, Tensor, AttentionStep]:
+        """Note rows that are about to run; return the model, their positions and attention tables."""
         assert self._part is not None  # no call comes after close
         starts = [len(self._ran[name]) for name in names]
         positions = [torch.arange(start, start + count) for start, count in zip(starts, counts, strict=True)]
@@ -90,4 +108,4 @@ class RecomputedLayers:
         for name, count in zip(names, counts, strict=True):
             self._ran[name] += ids[at : at + count].tolist()
             at += count
-        return self._part.run(ids, torch.cat(positions), step, self._cache.arena, rows)
+        return self._part, torch.cat(positions), step

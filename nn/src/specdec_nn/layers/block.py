@@ -86,8 +86,8 @@ class BlockConfig:
         )
 
 
-class Block:
-    """Attention, then a gated MLP; norms before attention are the caller's."""
+class Attention:
+    """The attention of a block by itself, of a drafter that has no MLP; norms and the residual are the caller's."""
 
     def __init__(
         self,
@@ -113,11 +113,53 @@ class Block:
         self._kv = Linear(weight[keys:], None if bias is None else bias[keys:], linear)
         self._sinks = tensors.get("self_attn.sinks")
         self._o = Linear(*_stack(tensors, "self_attn.o_proj"), linear)
+        norms = [tensors.get(f"self_attn.{name}_norm.weight") for name in "qk"]
+        self._qk_norms = [None if weight is None else RMSNorm(weight, config.eps) for weight in norms]
+
+    def write(self, x: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep) -> None:
+        """Write the keys and values of rows x [N, in] that ask nothing themselves, for later rows to see."""
+        c = self._config
+        k, v = self._kv(x).view(x.shape[0], 2 * c.kv_heads, c.head_dim).chunk(2, dim=1)
+        k = self._turned(k, self._qk_norms[1], turn)
+        write_pages(k, v, *arena.layer(self._layer, k, v), step)
+
+    def attend(self, x: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep) -> Tensor:
+        """Return what attention alone makes of rows x [N, in], whose keys and values it writes."""
+        c = self._config
+        rows = x.shape[0]
+        parts = self._qkv(x).view(rows, c.heads + 2 * c.kv_heads, c.head_dim)
+        ends = (c.heads, c.heads + c.kv_heads)
+        q, k, v = torch.tensor_split(parts, ends, dim=1)
+        q, k = (self._turned(heads, norm, turn) for heads, norm in zip((q, k), self._qk_norms, strict=True))
+        pages = arena.layer(self._layer, k, v)
+        scaling = c.head_dim**-0.5 if c.scaling is None else c.scaling
+        mixed: Tensor = self._attention(q, k, v, *pages, step, scaling=scaling, window=c.window, sinks=self._sinks)
+        return self._o(mixed.reshape(rows, -1))
+
+    def _turned(self, heads: Tensor, norm: RMSNorm | None, turn: tuple[Tensor, Tensor]) -> Tensor:
+        """Norm and turn queries or keys [N, heads, head_dim]."""
+        turned = self._rotary.rotate(heads if norm is None else norm(heads), *turn)
+        return F.rms_norm(turned, (self._config.head_dim,), None, self._config.eps) if self._config.l2_norm else turned
+
+
+class Block(Attention):
+    """Attention, then a gated MLP; norms before attention are the caller's."""
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        config: BlockConfig,
+        rotary: Rotary,
+        kernels: Kernels,
+        device: torch.device,
+        layer: int,
+    ) -> None:
+        """Take what `Attention` takes, with the tensors of the MLP and of the norm before it."""
+        super().__init__(tensors, config, rotary, kernels, device, layer)
+        linear = kernels.get("linear", device)
         self._gate_up = Linear(*_stack(tensors, "mlp.gate_proj", "mlp.up_proj"), linear)
         self._down = Linear(*_stack(tensors, "mlp.down_proj"), linear)
         self._post = RMSNorm(tensors["post_attention_layernorm.weight"], config.eps)
-        norms = [tensors.get(f"self_attn.{name}_norm.weight") for name in "qk"]
-        self._qk_norms = [None if weight is None else RMSNorm(weight, config.eps) for weight in norms]
         self._act = _activation(config.activation)
 
     def __call__(
@@ -139,33 +181,8 @@ class Block:
         gate, up = self._gate_up(x).chunk(2, dim=-1)
         return self._down(self._act(gate) * up)
 
-    def write(self, x: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep) -> None:
-        """Write the keys and values of rows x [N, in] that ask nothing themselves, for later rows to see."""
-        c = self._config
-        k, v = self._kv(x).view(x.shape[0], 2 * c.kv_heads, c.head_dim).chunk(2, dim=1)
-        k = self._turned(k, self._qk_norms[1], turn)
-        write_pages(k, v, *arena.layer(self._layer, k, v), step)
-
     def _scaled(self, x: Tensor) -> Tensor:
         return x if self._config.residual_scale == 1.0 else x * self._config.residual_scale
-
-    def attend(self, x: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep) -> Tensor:
-        """Return what attention alone makes of rows x [N, in], whose keys and values it writes."""
-        c = self._config
-        rows = x.shape[0]
-        parts = self._qkv(x).view(rows, c.heads + 2 * c.kv_heads, c.head_dim)
-        ends = (c.heads, c.heads + c.kv_heads)
-        q, k, v = torch.tensor_split(parts, ends, dim=1)
-        q, k = (self._turned(heads, norm, turn) for heads, norm in zip((q, k), self._qk_norms, strict=True))
-        pages = arena.layer(self._layer, k, v)
-        scaling = c.head_dim**-0.5 if c.scaling is None else c.scaling
-        mixed: Tensor = self._attention(q, k, v, *pages, step, scaling=scaling, window=c.window, sinks=self._sinks)
-        return self._o(mixed.reshape(rows, -1))
-
-    def _turned(self, heads: Tensor, norm: RMSNorm | None, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """Norm and turn queries or keys [N, heads, head_dim]."""
-        turned = self._rotary.rotate(heads if norm is None else norm(heads), *turn)
-        return F.rms_norm(turned, (self._config.head_dim,), None, self._config.eps) if self._config.l2_norm else turned
 
 
 def _stack(tensors: Mapping[str, Tensor], *names: str) -> tuple[Tensor, Tensor | None]:
