@@ -22,6 +22,7 @@ PUBLIC = {
         *(f"specdec_core.{name}" for name in ("metrics", "stats", "errors", "sources", "markers", "late_hooks")),
         "specdec_core.token_tree",
         "specdec_core.first_layers",
+        "specdec_core.target_keys",
         "specdec_core.training",
         "specdec_core.cache_file",
         *(f"specdec_core.registry.{name}" for name in ("groups", "record", "catalog", "loaded", "loader", "kernels")),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from specdec_core.errors import ConfigError, TargetError
 from specdec_core.first_layers import FirstLayers, OffersFirstLayers
+from specdec_core.target_keys import OffersTargetKeys, TargetKeys
 
 if TYPE_CHECKING:
     from specdec_core.config.speculative import MethodOptions, ResolvedConfig, SpeculativeConfig
@@ -104,3 +105,16 @@ class ProposerBuild:
             )
             raise TargetError(message)
         return self.target.first_layers(self.traits.first_layers, self.num_speculative_tokens, self.kernels)
+
+    def target_keys(self) -> TargetKeys:
+        """Return the target's own keys and values, for a method with the trait; the proposer has to close them.
+
+        Raises TargetError where the host does not lend them, or cannot do so with this target.
+        """
+        if not isinstance(self.target, OffersTargetKeys):
+            message = (
+                "the drafter attends to the target's own keys and values, and this host keeps them to itself "
+                f"({type(self.target).__name__} has no target_keys)"
+            )
+            raise TargetError(message)
+        return self.target.target_keys(self.kernels)

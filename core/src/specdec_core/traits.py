@@ -51,6 +51,8 @@ class MethodTraits:
     first_layers   how many of the target's decoder layers, from the first on, the drafter runs on rows of its own
                    (`ProposerBuild.first_layers`, `specdec_core.first_layers`); 0: none. A host that cannot run a part
                    of its target refuses the method.
+    target_keys    the drafter's queries attend to the target's own keys and values (`ProposerBuild.target_keys`,
+                   `specdec_core.target_keys`). A host that cannot lend them refuses the method.
     """
 
     shape: Shape = "chain"
@@ -71,6 +73,7 @@ class MethodTraits:
     verified_top_k: int = 0
     num_lookahead_slots: int | None = None
     first_layers: int = 0
+    target_keys: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError for a number that is invalid."""

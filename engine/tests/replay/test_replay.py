@@ -206,6 +206,7 @@ NEEDY = {
     "layers": (MethodTraits(rows="all", aux_layers=(0,)), "reads the target's hidden states"),
     "verified rows": (MethodTraits(verified_top_k=4), "learns from the 4 likeliest ids at verified rows"),
     "layers of the target": (MethodTraits(first_layers=2), "runs the target's first layers"),
+    "keys of the target": (MethodTraits(target_keys=True), "attends to the target's keys and values"),
     "weights": (MethodTraits(weights="own"), "has weights that are loaded for a target"),
 }
 TRACE = Trace(prompt_token_ids=(5, 6, 5), token_ids=(6, 5, 6))

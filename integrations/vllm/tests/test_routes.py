@@ -228,3 +228,13 @@ def test_what_the_command_prints_can_be_given_to_vllm_as_it_stands(llama, heads,
             assert found.specdec == given
         else:
             assert (found.method, config["method"]) == ("eagle", "eagle")
+
+
+def test_a_method_that_reads_the_targets_keys_is_vllms_own_and_refused_on_the_bridge(tmp_path):
+    made = from_plugin("mtp", "assistant_models")
+    target, model = str(tmp_path / "target"), made.layout(made.assistant()).save(tmp_path / "assistant")
+    made.target().save_pretrained(target)
+    config = {"model": model, "num_speculative_tokens": 2}
+    assert route_of(target, config).name == "native"
+    with pytest.raises(ConfigError, match="mtp attends to the target's keys and values here, and vLLM keeps those"):
+        route_of(target, {**config, "route": "bridge"})

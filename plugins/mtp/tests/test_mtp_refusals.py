@@ -197,7 +197,7 @@ def test_a_host_with_modules_of_its_own_gets_every_family_that_it_has_a_class_fo
         assert family.why_not in problem.message
 
 
-def test_ten_families_draft_and_every_other_one_says_why_not() -> None:
+def test_eleven_families_draft_and_every_other_one_says_why_not() -> None:
     drafting = [family.title for family in FAMILIES if not family.why_not]
     assert drafting == [
         "speculators' type mtp, a layer of Qwen2",
@@ -210,8 +210,10 @@ def test_ten_families_draft_and_every_other_one_says_why_not() -> None:
         "Qwen3.5",
         "Qwen3.5 MoE",
         "LongCat-Flash",
+        "Gemma 4 assistants",
     ]
-    assert all(family.modules for family in FAMILIES if not family.why_not)
+    drafting_inside = [family for family in FAMILIES if not family.why_not and family.reads != "keys"]
+    assert all(family.modules for family in drafting_inside)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ reads, so nothing has to be taken back, and nothing of a request is kept here fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.draft import RequestView
-from specdec_core.errors import ContractError
 from specdec_core.first_layers import Round
+from specdec_engine.decoding.lent import Lent, page_table
 from specdec_engine.requests.request import Request
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.hf.first_layers import exit_states
@@ -33,24 +33,23 @@ class SharedLayers:
         """Take the cut model, and where the target's arena is to be found."""
         self._part: FlatModel | None = part
         self._arena = arena
-        self._requests: Mapping[str, Request] = {}
+        self._lent = Lent()
         self._round = Round()
 
     @contextmanager
     def lent(self, running: Sequence[Request]) -> Iterator[None]:
         """Let rows of these requests run, until the target is about to run itself."""
-        self._requests = {request.id: request for request in running}
         try:
-            yield
+            with self._lent.lent(running):
+                yield
         finally:
-            self._requests = {}
             self._round.end()
 
     def begin(self, requests: Sequence[RequestView], rows: Sequence[int]) -> list[int]:
         """Reserve room in the pages of the requests; the first of them get theirs before the others."""
         granted = []
         for request, wanted in zip(requests, rows, strict=True):
-            own = self._own(request)
+            own = self._lent.own(request)
             fits = (n for n in range(wanted, 0, -1) if self._arena().reserve(own.segment, own.run_len + n))
             granted.append(next(fits, 0))
         self._round.begin([request.id for request in requests], granted)
@@ -83,24 +82,14 @@ class SharedLayers:
         """Return the model, and the positions and attention tables of the next row of each request."""
         assert self._part is not None  # no call comes after close
         self._round.run([request.id for request in requests], depth)
-        own = [self._own(request) for request in requests]
+        own = [self._lent.own(request) for request in requests]
         positions: Positions = np.array([request.run_len + depth for request in own], np.int64)
         return self._part, torch.from_numpy(positions), _tables(self._arena(), own, positions)
-
-    def _own(self, request: RequestView) -> Request:
-        own = self._requests.get(request.id)
-        if own is None or not own.newest_known:
-            message = f"request {request.id!r} is inside its prompt or not running: only a draft may follow its rows"
-            raise ContractError(message)
-        return own
 
 
 def _tables(arena: KVArena, requests: Sequence[Request], positions: Positions) -> AttentionStep:
     """Return the attention tables of one row of each request."""
     count = len(requests)
-    table = np.zeros((count, max(len(request.segment.pages) for request in requests)), np.int32)
-    for i, request in enumerate(requests):
-        table[i, : len(request.segment.pages)] = request.segment.pages
     slots = [arena.slots(r.segment, at, 1) for r, at in zip(requests, positions.tolist(), strict=True)]
     return AttentionStep(
         slots=np.concatenate(slots),
@@ -108,6 +97,6 @@ def _tables(arena: KVArena, requests: Sequence[Request], positions: Positions) -
         seg_rows=np.ones(count, np.int32),
         seg_context=positions.astype(np.int32),
         seg_prompt=np.zeros(count, np.bool_),
-        page_table=table,
+        page_table=page_table(requests),
         page_size=arena.page_size,
     )

@@ -16,8 +16,10 @@ from specdec_core.errors import TargetError
 from specdec_core.first_layers import FirstLayers
 from specdec_core.registry.kernels import Kernels
 from specdec_core.sources import TargetInfo
+from specdec_core.target_keys import TargetKeys
 from specdec_engine.decoding.first_layers import SharedLayers
 from specdec_engine.decoding.flat_batch import FlatBatch, build, places_of_drafts, split
+from specdec_engine.decoding.target_keys import SharedKeys
 from specdec_engine.requests.request import Request
 from specdec_engine.requests.rope_lengths import RopeLengths
 from specdec_engine.requests.scheduled_rows import ScheduledRows
@@ -80,7 +82,7 @@ class Target:
         self._tap_hidden = False
         self._aux_layers: tuple[int, ...] = ()
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
-        self._shared: list[SharedLayers] = []
+        self._shared: list[SharedLayers | SharedKeys] = []
 
     @property
     def flat(self) -> FlatModel:
@@ -133,8 +135,14 @@ class Target:
         self._shared.append(shared)
         return shared
 
+    def target_keys(self, kernels: Kernels) -> TargetKeys:
+        """Return the keys and values of the very pages that this target writes, for a drafter; see `lent`."""
+        shared = SharedKeys(self.flat, lambda: self.arena)
+        self._shared.append(shared)
+        return shared
+
     def lent(self, running: Sequence[Request]) -> AbstractContextManager[None]:
-        """Return a context in which drafters may run rows of these requests in the first layers."""
+        """Return a context in which drafters may work on the pages of these requests."""
         if not self._shared:
             return _NOTHING
         return self._lent(running)

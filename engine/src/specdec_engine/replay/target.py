@@ -72,6 +72,8 @@ def _needs(resolved: ResolvedConfig, top_n: int) -> Iterator[tuple[str, str]]:
         yield resolved.method, LEARNS.format(wanted=traits.verified_top_k, there=top_n or "none")
     elif traits.first_layers:
         yield resolved.method, "runs the target's first layers"
+    elif traits.target_keys:
+        yield resolved.method, "attends to the target's keys and values"
     elif traits.weights != "none":
         yield resolved.method, "has weights that are loaded for a target"
 

@@ -68,6 +68,12 @@ def _ours(configured: Configured, reason: str) -> Route:
     if resolved.drafter_problems:
         message = f"specdec has no drafter for this: {'; '.join(map(str, resolved.drafter_problems))} ({reason})"
         raise ConfigError(message)
+    if resolved.traits.target_keys:
+        message = (
+            f"{resolved.method} attends to the target's keys and values here, and vLLM keeps those to itself: use "
+            f"another method ({reason})"
+        )
+        raise ConfigError(message)
     why = _why_bridge(resolved)
     keys = {
         "method": CUSTOM,

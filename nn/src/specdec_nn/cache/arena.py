@@ -238,6 +238,10 @@ class KVArena:
             raise ValueError(message)
         return pages
 
+    def pages(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return the pages of a layer that has been written to; raises KeyError for others."""
+        return self._layers[index]
+
     def memory_bytes(self) -> int:
         """Return the size of all allocated layers, of the rows beside them, and of recurrent states, in bytes."""
         states = 0 if self.states is None else self.states.memory_bytes()

@@ -16,7 +16,7 @@ from specdec_core.draft import IntArray
 from specdec_core.sources import TargetHandle
 from specdec_nn.cache.arena import PAGE_SIZE, KVArena, Segment
 from specdec_nn.ops.ancestor_bits.reference import WORD
-from specdec_nn.ops.attention.reference import AttentionStep
+from specdec_nn.ops.attention.reference import AttentionStep, query_step
 
 PROMPT_ROWS = 32  # rows of a request from which on they may be run as a block
 
@@ -135,6 +135,11 @@ class DraftCache:
             entry.kept += n
             entry.held += count
         return step
+
+    def query_step(self, names: Sequence[str]) -> AttentionStep:
+        """Return the tables of one query row a request, which sees all rows that are held, and writes none."""
+        entries = [self._rows[name] for name in names]
+        return query_step(self._table(entries), np.array([e.held for e in entries], np.int32), self.arena.page_size)
 
     def _table(self, entries: Sequence[_Rows]) -> IntArray:
         width = max(len(entry.segment.pages) for entry in entries)

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from specdec_core.first_layers import FirstLayers
 from specdec_core.registry.kernels import Kernels
 from specdec_core.sources import TargetInfo
+from specdec_core.target_keys import TargetKeys
 from specdec_nn.cache.arena import KVArena
 from specdec_nn.cache.draft_cache import DraftCache
+from specdec_nn.hf.committed_keys import RecomputedKeys
 from specdec_nn.hf.first_layers import first_layers
 from specdec_nn.hf.model import FlatModel
 from specdec_nn.hf.probe import probe
@@ -77,6 +79,13 @@ class ModelHandle:
         part = first_layers(whole, count, kernels)
         size = DraftCache.room(self.kv_cache_tokens, self.max_num_seqs, rows)
         return RecomputedLayers(part, DraftCache(part.new_arena(size)))
+
+    def target_keys(self, kernels: Kernels) -> TargetKeys:
+        """Return keys and values of the handle's own, which it cannot share with its host: ids run a second time."""
+        whole = FlatModel(self.model, self.info.num_layers, self.info.vocab_size, kernels)
+        probe(whole)
+        size = DraftCache.room(self.kv_cache_tokens, self.max_num_seqs, 1)
+        return RecomputedKeys(whole, DraftCache(whole.new_arena(size, self.max_num_seqs)))
 
     def _part(self, getter: str) -> Any:
         return getattr(self.model, getter)()

@@ -42,6 +42,7 @@ def traits_of(ctx: MethodContext[CombineOptions]) -> MethodTraits:
         verified_top_k=max((traits.verified_top_k for traits in parts), default=0),
         num_lookahead_slots=max((part.num_lookahead_slots for part in ctx.parts), default=0),
         first_layers=max((traits.first_layers for traits in parts), default=0),
+        target_keys=any(traits.target_keys for traits in parts),
     )
 
 

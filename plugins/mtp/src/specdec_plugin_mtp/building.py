@@ -26,6 +26,7 @@ from specdec_nn.drafters.module_chain import ModuleDrafter
 from specdec_nn.layers.block import Linear, RMSNorm
 from specdec_nn.layers.pairs import halves_to_neighbours, reordered
 from specdec_plugin_mtp import speculators, weights
+from specdec_plugin_mtp.assistant import building as assistant
 from specdec_plugin_mtp.heads.blocks import FlatBlock
 from specdec_plugin_mtp.heads.module import MtpModule
 from specdec_plugin_mtp.heads.wiring import WIRINGS
@@ -42,6 +43,8 @@ def make(ctx: MethodContext[MtpOptions], build: ProposerBuild) -> Proposer:
     """Build the proposer. Raises ConfigError for tensors that are missing, of other shapes, or not to be read."""
     options, draft, target, kernels = ctx.options, ctx.checkpoint, build.target, build.kernels
     reading = Reading.of(draft)
+    if reading.family is not None and reading.family.reads == "keys":
+        return assistant.make(ctx, build)
     k, modules = build.num_speculative_tokens, reading.n_predict or 1
     running = min(modules, k) if options.recurrence(modules) == "modules" else 1
     parts = Parts(reading, target, kernels)

@@ -10,6 +10,7 @@ from specdec_core.errors import ConfigError
 from specdec_core.sources import Problem, TargetInfo
 from specdec_nn.checkpoints.reader import listed
 from specdec_plugin_mtp import speculators
+from specdec_plugin_mtp.assistant.layout import AssistantReader
 from specdec_plugin_mtp.fields import INDEX_SHARE
 from specdec_plugin_mtp.options import MtpOptions
 from specdec_plugin_mtp.reading import Reading
@@ -42,6 +43,11 @@ def _of_checkpoint(reading: Reading, options: MtpOptions, target: TargetInfo) ->
     if family.why_not:
         message = f"mtp does not draft for {family.title} ({reading.described()}): {family.why_not}"
         return [Problem(key="method", message=message, drafter_only=family.vllm_drafts)]
+    if family.reads == "keys":
+        return AssistantReader(reading.source, target).all_problems()
+    if options.assistant_position is not None:
+        message = f"{options.assistant_position!r} given, and {family.title} is no family of assistants"
+        return [Problem(key="assistant_position", message=message, next_step="leave it out")]
     own_file = _of_speculators(reading)
     if own_file is not None:
         return [Problem(key="model", message=own_file, next_step="give a file with one whole layer")]

@@ -364,7 +364,7 @@ FAMILIES: Final = (
         architecture="Gemma4MTPModel",
         default=1,
         also=fields.no_shared_layers,
-        why_not=f"it reads the target's own keys and values, which no host delivers yet: {THROUGH_VLLM}",
+        reads="keys",
         whole=True,
     ),
     Family(

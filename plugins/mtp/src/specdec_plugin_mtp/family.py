@@ -50,7 +50,8 @@ class Family:
     whole          the checkpoint is nothing but the drafter
     recursive      its one module was trained to run on its own output: k is what the file proposes, not a number of
                    modules
-    reads          the target's state that goes in: "final", after its last norm, or "residual", before it
+    reads          the target's state that goes in: "final", after its last norm, or "residual", before it; or "keys":
+                   the final one of the last row, and the target's own keys and values (`assistant`)
     loads_as       keys under which transformers can load a target whose type it does not know; None takes one out
     """
 
@@ -76,7 +77,7 @@ class Family:
     modules: tuple[str, ...] = ()
     whole: bool = False
     recursive: bool = False
-    reads: Literal["final", "residual"] = "final"
+    reads: Literal["final", "residual", "keys"] = "final"
     loads_as: Config = field(default_factory=dict)
 
     def matches(self, config: Config) -> bool:

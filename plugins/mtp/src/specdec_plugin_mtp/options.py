@@ -26,6 +26,17 @@ class MtpOptions(MethodOptions):
         "attention can, and no family that drafts here has it, so true is refused.",
     )
 
+    assistant_position: Literal["last", "newest"] | None = Field(
+        default=None,
+        description="Where the queries of a Gemma 4 assistant stand, in all drafts of a step. last: where the target's "
+        "last row does, as in vLLM. newest: where the newest id does, as in transformers. Left out: last.",
+    )
+
+    @property
+    def position_offset(self) -> int:
+        """What an assistant's position is, counted from that of the newest id."""
+        return 0 if self.assistant_position == "newest" else -1
+
     def recurrence(self, modules: int) -> Recurrence:
         """Return what runs for the drafts after the first, of a checkpoint with that many modules."""
         if self.mtp_recurrence == "auto":

@@ -35,15 +35,16 @@ def traits_of(ctx: MethodContext[MtpOptions]) -> MethodTraits:
     """Return the traits; of a checkpoint that cannot be used, those of a usual one."""
     reading = None if ctx.draft is None else Reading.of(ctx.draft)
     family = None if reading is None else reading.family
-    residual = family is not None and family.reads == "residual"
-    counts = reading is not None and not (family is not None and family.recursive)
+    residual, keys = (family is not None and family.reads == what for what in ("residual", "keys"))
+    counts = reading is not None and not (keys or (family is not None and family.recursive))
     return MethodTraits(
-        rows="all",
+        rows="last" if keys else "all",
         hidden=not residual,
         aux_layers=(ctx.target.num_layers,) if residual else (),
         draft_distribution="soft" if ctx.samples_drafts else "deterministic",
         shares_noise=ctx.shares_noise,
-        weights="target",
+        weights="own" if keys else "target",
         n_predict=reading.n_predict if counts and reading is not None else None,
         when_off="gap",
+        target_keys=keys,
     )

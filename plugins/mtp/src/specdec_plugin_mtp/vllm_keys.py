@@ -19,6 +19,9 @@ def vllm_config(ctx: MethodContext[MtpOptions]) -> Mapping[str, Any] | Problem |
     if reading.family is not None and reading.family.recursive:
         message = "vLLM reads MTP modules out of the target's own checkpoint, and not files of speculators' type mtp"
         return Problem(key="model", message=message)
+    if options.assistant_position == "newest":
+        message = "vLLM's queries stand where the target's last row does"
+        return Problem(key="assistant_position", message=message)
     modules, k = reading.n_predict or 1, ctx.config.num_speculative_tokens or 1
     if min(modules, k) > 1 and options.recurrence(modules) == "modules":
         message = f"its {modules} modules draft in sequence, and vLLM's runner uses the first one again"

@@ -85,6 +85,20 @@ class AttentionStep:
         return plan
 
 
+def query_step(page_table: IntArray, rows: IntArray, page_size: int) -> AttentionStep:
+    """Return the tables of one query row a request, which sees its first `rows` [S] >= 1 keys, and writes none."""
+    count = len(rows)
+    return AttentionStep(
+        slots=np.full(count, -1, np.int32),
+        seg_start=np.arange(count, dtype=np.int32),
+        seg_rows=np.ones(count, np.int32),
+        seg_context=(rows - 1).astype(np.int32),
+        seg_prompt=np.zeros(count, np.bool_),
+        page_table=page_table,
+        page_size=page_size,
+    )
+
+
 def write_pages(k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, step: AttentionStep) -> None:
     """Write the rows' keys [N, Hkv, Dk] and values [N, Hkv, Dv] into their slots; rows with slot -1 write nothing."""
     rows, pages, offsets = step.write_plan(k_pages.device)
