@@ -11,4 +11,5 @@ from specdec_testing.triton_checks import assert_triton_checks_pass
 
 @pytest.mark.slow
 def test_whole_steps_on_a_device_that_is_none() -> None:
-    assert_triton_checks_pass(Path(__file__).with_name("device_checks.py"))
+    here = Path(__file__)
+    assert_triton_checks_pass(here.with_name("device_checks.py"), here.with_name("watched_device_checks.py"))

@@ -90,6 +90,11 @@ class Round:
                 raise ContractError(message)
             self._ran[name] = ran + 1
 
+    def drop(self, name: str) -> None:
+        """Forget a request that has ended."""
+        self._granted.pop(name, None)
+        self._ran.pop(name, None)
+
     def end(self) -> None:
         """Close the round: no row may run before the next one."""
         self._granted.clear()

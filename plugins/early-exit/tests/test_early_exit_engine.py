@@ -157,7 +157,7 @@ def test_what_drafts_leave_in_the_pages_changes_no_text(monkeypatch):
         logits = inner(self, requests, depth, ids)
         arena = self._arena()
         for request in requests:
-            own = self._own(request)
+            own = self._lent.own(request)
             slot = int(arena.slots(own.segment, own.run_len + depth, 1)[0])
             for k, v in arena._layers.values():
                 k[slot // arena.page_size, :, slot % arena.page_size] = 1e4

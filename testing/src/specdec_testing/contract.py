@@ -218,7 +218,8 @@ class ProposerContract(PackagingContract, ConfigurationContract, promises=True):
         gc.collect()
         held = [name for name, reference in seen.items() if reference() is not None]
         assert not held, f"the views of {held} are still referred to; keep none of them after `finish`"
-        names = sorted(seen.keys() & kept_keys(proposer))
+        # What is remembered of ended requests may be under their ids.
+        names = [] if traits.remembers else sorted(seen.keys() & kept_keys(proposer))
         assert not names, (
             f"the proposer keeps something under {names}; remove in `finish` what is kept under `request.id`"
         )

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 
-def assert_triton_checks_pass(checks: Path) -> None:
-    """Run the tests of a file in a process of their own; fail unless all of them pass and none is skipped.
+def assert_triton_checks_pass(*checks: Path) -> None:
+    """Run the tests of files in a process of their own; fail unless all of them pass and none is skipped.
 
     A process of their own, since Triton is interpreted only if TRITON_INTERPRET is set before its first import. Without
     a GPU, kernels are looked up as Triton's there as well. Skips where Triton is not installed.
@@ -22,7 +22,7 @@ def assert_triton_checks_pass(checks: Path) -> None:
     if not torch.cuda.is_available():
         environment |= {"TRITON_INTERPRET": "1", "SPECDEC_KERNELS": "triton"}
     plugins = ["-p", "no:cacheprovider", "-p", "specdec_testing.quick_interpreter"]
-    command = [sys.executable, "-m", "pytest", "-q", *plugins, "--import-mode=importlib", str(checks)]
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, "--import-mode=importlib", *map(str, checks)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
     assert " passed" in result.stdout

@@ -203,6 +203,7 @@ class ProposerRunner:
         self._release(state, reason)
         if reason != "preempted":
             del self._states[request.id]
+            self._proposed.pop(request.id, None)
 
     def preempt(self, names: Iterable[str]) -> None:
         """Tell the proposer that requests, by their ids, lost their place and will be run again."""

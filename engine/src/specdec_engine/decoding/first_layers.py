@@ -68,7 +68,8 @@ class SharedLayers:
         return exit_states(part, ids, positions, step, self._arena())
 
     def release(self, request: RequestView) -> None:
-        """Have nothing to drop."""
+        """Forget the request."""
+        self._round.drop(request.id)
 
     def close(self) -> None:
         """Let the model go."""

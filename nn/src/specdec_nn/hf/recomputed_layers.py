@@ -63,6 +63,7 @@ class RecomputedLayers:
     def release(self, request: RequestView) -> None:
         """Give a request's rows back."""
         self._ran.pop(request.id, None)
+        self._round.drop(request.id)
         self._cache.close(request.id)
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ def _own_bits(levels: int, k: int, device: torch.device) -> Tensor:
     rows = np.arange(levels * k)
     bits = np.zeros((levels * k, levels * k // WORD + 1), np.uint64)
     bits[rows, rows // WORD] = np.uint64(1) << (rows % WORD).astype(np.uint64)
-    return to_device(bits.view(np.int64).reshape(levels, k, -1), device)
+    return to_device(bits.view(np.int64).reshape(levels, k, bits.shape[1]), device)
 
 
 def _best(
