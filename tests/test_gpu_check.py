@@ -61,7 +61,7 @@ def test_an_error_of_a_part_is_its_last_row(gpu_check: Any, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("code", "error"),
-    [("import time; time.sleep(600)", "ended at its limit of 20 s"), ("import os; os._exit(9)", "ended with status 9")],
+    [("import time; time.sleep(600)", "ended at its limit of 10 s"), ("import os; os._exit(9)", "ended with status 9")],
 )
 def test_a_part_that_hangs_or_dies_leaves_what_it_had_found(
     code: str, error: str, gpu_check: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -69,6 +69,6 @@ def test_a_part_that_hangs_or_dies_leaves_what_it_had_found(
     script = tmp_path / "part.py"
     script.write_text(f"print({gpu_check.MARK!r} + '{{\"case\": \"found\"}}', flush=True); print('a word'); {code}")
     monkeypatch.setattr(gpu_check, "__file__", str(script))
-    rows = gpu_check.in_process("others", dry=True, limit=20)
+    rows = gpu_check.in_process("others", dry=True, limit=10)
     assert rows[0] == {"case": "found"}
     assert error in rows[1]["error"]

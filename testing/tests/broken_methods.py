@@ -138,6 +138,7 @@ class Forgetful(Garbage):
         super().finish(request, reason)
         if reason == "failed" and request.id not in self.known:
             raise KeyError(request.id)
+        self.known.discard(request.id)
 
 
 class Spoiling(Garbage):

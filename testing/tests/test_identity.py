@@ -111,7 +111,7 @@ def test_a_spoilt_text_fails_every_check(name):
 
 @pytest.mark.slow
 def test_the_kit_imports_no_engine():
-    modules = "contract identity stubs breakers recording distributions table targets".split()
+    modules = "contract identity stubs breakers recording goodness_of_fit table targets".split()
     imports = "; ".join(f"import specdec_testing.{name}" for name in modules)
     code = f"import sys; {imports}; print('specdec_engine' in sys.modules)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -118,7 +118,7 @@ BROKEN = {
     "2 rows for a batch of 3": breakers.WrongRowCount(-1),
     "outside 0 .. 127": breakers.OutOfVocabulary(128),
     r"\[-1": breakers.NegativeIds(),
-    "at most 4": breakers.TooLong(),
+    "5 drafts, and batch.max_draft.0. is 4": breakers.TooLong(),
     "lengths sum": breakers.WrongLengthsSum(),
     "NoneType": breakers.WrongType(),
 }

@@ -30,7 +30,7 @@ COUNTRIES: Final = _list(
 )
 ANIMALS: Final = _list(
     """octopus, honey bee, wolf, penguin, elephant, salmon, barn owl, bat, crocodile, dolphin, hedgehog, camel, spider,
-    giraffe, tortoise, hummingbird, whale, ant, kangaroo, polar bear, falcon, frog, shark, squirrel, horse, butterfly"""
+    giraffe, tortoise, hummingbird, whale, ant, wallaby, polar bear, falcon, frog, shark, squirrel, horse, butterfly"""
 )
 THINGS: Final = _list(
     """printing press, steam engine, telescope, bicycle, compass, microscope, telephone, refrigerator, radio, clock,
