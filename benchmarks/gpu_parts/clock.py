@@ -79,7 +79,7 @@ class ForwardClock:
         pair[0].record()
         out = self._forward(*args, **kwargs)
         pair[1].record()
-        self._pairs.append(pair)  # type: ignore[arg-type]
+        self._pairs.append(pair)  # type: ignore[arg-type] # two events
         return out
 
     def take(self) -> float:

@@ -228,7 +228,7 @@ def _bad_words(value: object) -> bool:
 
 
 def _count_or_all(value: object) -> bool:
-    return value is None or (_is_int(value) and value >= -1)  # type: ignore[operator]
+    return value is None or (_is_int(value) and value >= -1)  # type: ignore[operator] # mypy does not follow the check
 
 
 def _biases(value: object) -> bool:

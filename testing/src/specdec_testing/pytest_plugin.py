@@ -56,7 +56,7 @@ def rank_of(item: pytest.Item) -> Rank | None:
     owner = owner_of(item)
     if owner is None:
         return None
-    rank: Rank = owner.rank_of(item.originalname)  # type: ignore[attr-defined]
+    rank: Rank = owner.rank_of(item.originalname)  # type: ignore[attr-defined] # pytest's own
     return rank
 
 
@@ -67,7 +67,7 @@ def _case_of(item: pytest.Item) -> tuple[Any, str]:
 
 def _note_failure(item: pytest.Item, owner: Any) -> None:
     """Remember a foundation that failed."""
-    name: str = item.originalname  # type: ignore[attr-defined]
+    name: str = item.originalname  # type: ignore[attr-defined] # pytest's items have more than their type
     if getattr(owner.promised[name], "foundation", False):
         failed = item.config.stash.setdefault(FAILED, {})
         failed.setdefault(_case_of(item), []).append((owner.rank_of(name), name))

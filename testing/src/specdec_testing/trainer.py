@@ -65,7 +65,7 @@ def pattern_texts(target: FakeTarget, layers: int, count: int = 40, length: int 
     """
     rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
     ids = torch.from_numpy(rng.permutation(np.arange(3, target.info.vocab_size))[:cycle].copy())
-    head = target.model.get_output_embeddings().weight.detach()  # type: ignore[operator]
+    head = target.model.get_output_embeddings().weight.detach()  # type: ignore[operator] # untyped
     between = torch.randn(target.info.vocab_size, layers * target.info.hidden_size, generator=generator)
     texts = []
     for _ in range(count):

@@ -93,10 +93,10 @@ class WatchedTensor(Tensor):
         assert not isinstance(held, WatchedTensor)
         self.held = held
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment] # as torch says
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
+    def __torch_dispatch__(  # type: ignore[override] # narrower than torch declares
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run an operation on what is held; one that is made of others comes by again as these."""
@@ -125,7 +125,7 @@ class WatchedTensor(Tensor):
         """Return the values, after a read."""
         return self.cpu().tolist()
 
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override] # narrower than torch declares
         """Show shape and dtype, since values would be a read."""
         return f"WatchedTensor({tuple(self.shape)}, {self.dtype})"
 

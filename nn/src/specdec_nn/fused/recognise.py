@@ -88,7 +88,7 @@ def recognise(flat: FlatModel) -> Stack:
     """Return what the decoder of a model that has passed its trial is made of; raises Unfit with the reason."""
     decoder = flat.decoder
     _expect(decoder, "the decoder", DECODER)
-    layers: nn.ModuleList = decoder.layers  # type: ignore[assignment]
+    layers: nn.ModuleList = decoder.layers  # type: ignore[assignment] # attributes of a module are untyped
     if len(layers) != flat.num_layers:
         raise Unfit(f"the decoder has {len(layers)} layers, its configuration {flat.num_layers}")
     calls = {id(flat.binding.module_of(call)): call for call in flat.binding.calls()}
@@ -154,9 +154,9 @@ def recognise(flat: FlatModel) -> Stack:
     heads, kv_heads, dims = shapes.pop()
     return Stack(
         decoder=decoder,
-        embedding=decoder.embed_tokens,  # type: ignore[arg-type]
+        embedding=decoder.embed_tokens,  # type: ignore[arg-type] # attributes of a module are untyped
         factor=float(getattr(decoder, "embedding_multiplier", 1.0)),
-        rotary=decoder.rotary_emb,  # type: ignore[arg-type]
+        rotary=decoder.rotary_emb,  # type: ignore[arg-type] # attributes of a module are untyped
         blocks=blocks,
         norm=final,
         style=styles.pop(),

@@ -188,8 +188,8 @@ def _packed_forwards(model: nn.Module, linear: Callable[..., Tensor]) -> list[tu
 
 def packed_linear(module: nn.Module, *, transposed: bool = False) -> PackedLinear:
     """Return the module's packed weight; engines over one model share it as long as the weight is not written to."""
-    weight: Tensor = module.weight  # type: ignore[assignment]
-    bias: Tensor | None = module.bias  # type: ignore[assignment]
+    weight: Tensor = module.weight  # type: ignore[assignment] # attributes of a module are untyped
+    bias: Tensor | None = module.bias  # type: ignore[assignment] # attributes of a module are untyped
     mark = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
     known = _PACKED.get(module)
     packed = known[1]() if known is not None and known[0] == mark else None

@@ -55,7 +55,7 @@ def _is_plain(parameter: nn.Parameter) -> bool:
     plain = type(parameter) is nn.Parameter and type(parameter.data) is Tensor and parameter.layout is torch.strided
     if not plain or parameter.device.type != "cpu" or not parameter.is_contiguous():
         return False
-    shared: bool = parameter.is_shared()  # type: ignore[no-untyped-call]
+    shared: bool = parameter.is_shared()  # type: ignore[no-untyped-call] # torch has no type for it
     return not shared
 
 

@@ -99,13 +99,13 @@ class FlatModel:
     @property
     def embedding_weight(self) -> Tensor:
         """Rows of the input embedding [V, H], without the factor that some families put on them."""
-        weight: Tensor = self.model.get_input_embeddings().weight  # type: ignore[operator]
+        weight: Tensor = self.model.get_input_embeddings().weight  # type: ignore[operator] # torch knows no type
         return weight.detach()
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return the input embeddings [n, H] of ids [n]."""
         with torch.inference_mode():
-            embeddings: Tensor = self.model.get_input_embeddings()(ids)  # type: ignore[operator]
+            embeddings: Tensor = self.model.get_input_embeddings()(ids)  # type: ignore[operator] # torch knows no type
         return embeddings
 
     @property

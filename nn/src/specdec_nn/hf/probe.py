@@ -187,7 +187,7 @@ def _named(flat: FlatModel, layers: Sequence[int]) -> str:
     """Return numbers of layers, with what stands in them where that is known."""
     kinds: dict[int, set[str]] = {}
     for module in flat.binding.modules:
-        kinds.setdefault(int(module.layer_idx), set()).add(type(module).__name__)  # type: ignore[arg-type]
+        kinds.setdefault(int(module.layer_idx), set()).add(type(module).__name__)  # type: ignore[arg-type] # untyped
     return ", ".join(f"layer {i} ({'/'.join(sorted(kinds[i]))})" if i in kinds else f"layer {i}" for i in layers)
 
 

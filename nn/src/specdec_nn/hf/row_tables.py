@@ -96,14 +96,14 @@ class RowTables:
 
         device = module.inv_freq.device
         if key == 0:
-            return module.original_inv_freq.to(device, non_blocking=True)  # type: ignore[no-any-return]
+            return module.original_inv_freq.to(device, non_blocking=True)  # type: ignore[no-any-return] # untyped
         if self.kind == "longrope":
             if id(module) not in self._long:
                 self._long[id(module)] = ROPE_INIT_FUNCTIONS["longrope"](module.config, device, self.switch + 1)[0]
             return self._long[id(module)]
         # A tensor, as transformers has it: Python's numbers would be rounded elsewhere.
         length = torch.full((), key, device=device)
-        return ROPE_INIT_FUNCTIONS["dynamic"](module.config, device, length)[0]  # type: ignore[no-any-return]
+        return ROPE_INIT_FUNCTIONS["dynamic"](module.config, device, length)[0]  # type: ignore[no-any-return] # untyped
 
 
 def _kind(module: Any) -> str | None:

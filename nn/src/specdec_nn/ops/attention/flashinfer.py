@@ -135,4 +135,4 @@ def _supports(device: str) -> bool:
     return False
 
 
-attention.supports = _supports  # type: ignore[attr-defined]
+attention.supports = _supports  # type: ignore[attr-defined] # a kernel's own attribute
