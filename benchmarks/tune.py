@@ -25,9 +25,9 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent / "demo"))
 from smollm2 import model_folder
 
+from specdec_core.sources import TargetInfo
 from specdec_engine import SamplingParams
-from specdec_engine.bench.arms import ModelOptions, arena_tokens, closing, describe_target, encode, load_plain
-from specdec_engine.bench.measure import Work
+from specdec_engine.bench.arms import ModelOptions, describe_target
 from specdec_engine.bench.methods import Method
 from specdec_engine.bench.prompts import load_prompts, units_of
 from specdec_engine.bench.session import machine
@@ -85,17 +85,12 @@ def compare(measured: Sequence[Option], options: Sequence[Option], console: Cons
 
 
 def run(
-    tuning: Tuning, candidates: Sequence[Candidate], count: int, sweep: bool
+    tuning: Tuning, target: TargetInfo, candidates: Sequence[Candidate], count: int, sweep: bool
 ) -> tuple[list[Option], list[Option], list[Option], dict[str, Any]]:
     """Return all options, those that were not run, what was measured of them and of the sweep, and the machine."""
-    most = max(tuning.concurrency)
-    plain = load_plain(tuning.model, most)
     by_label = {each.label: each for each in candidates}
     measured: list[Option] = []
-    with closing([plain]):
-        work = Work(encode(plain.llm, tuning.prompts, tuning.chat, tuning.params), tuning.params)
-        lengths, tokens = [len(ids) for ids in work.ids], tuning.params.max_tokens or 0
-        plain.llm.resume(arena_tokens(lengths, tokens, most, tuning.most_drafts, plain.llm.max_model_len))
+    with tuning.opened(target, max(tuning.concurrency), tuning.most_drafts) as (plain, work):
         options = tuning.options(candidates, tuning.profile(plain, candidates, work))
         chosen = not_run(options, candidates, count)
         all_ = chosen + [option for option in options if sweep and option.concurrency == 1 and option not in chosen]
@@ -131,8 +126,9 @@ def main(
         confirm=0,
         out=None,
     )
-    candidates, _ = find_candidates(METHODS, tuning.most_drafts, describe_target(tuning.model), {})
-    options, chosen, measured, about = run(tuning, candidates, configurations, sweep)
+    target = describe_target(tuning.model)
+    candidates, _ = find_candidates(METHODS, tuning.most_drafts, target, {})
+    options, chosen, measured, about = run(tuning, target, candidates, configurations, sweep)
     keys = [key(option) for option in chosen]
     figures = show([option for option in measured if key(option) in keys], console)
     if sweep:
