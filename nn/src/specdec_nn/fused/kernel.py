@@ -15,7 +15,7 @@ from numba import carray, types
 from numba.extending import intrinsic
 
 from specdec_nn.fused import elementwise
-from specdec_nn.fused.product import part, parts, spread
+from specdec_nn.fused.product import lies, part, parts, spread
 from specdec_nn.fused.tables import LAYER, layer_at, step_at
 from specdec_nn.ops.attention.call import CALL, call_at
 from specdec_nn.ops.attention.numba import run_merge
@@ -43,21 +43,52 @@ def _wait(_: Any, barrier: Any) -> Any:
 
 
 @njit(nogil=True, error_model="numpy")
+def _begins(block: Any, weight: int, row: int, outputs: int) -> Any:
+    """Return where this thread's first part of a linear layer lies, and its bytes, 0 if it has none."""
+    first, end = share(block, parts(outputs))
+    return lies(weight, row, outputs if first < end else 0, first)
+
+
+@njit(nogil=True, error_model="numpy")
 def _project(
-    step: Any, block: Any, scratch: int, x: int, inputs: int, weight: int, row: int, bias: int, out: int, outputs: int
-) -> None:
-    """Do this thread's parts of one linear layer."""
+    step: Any, block: Any, scratch: int, x: int, inputs: int, weight: int, row: int, bias: int, out: int, outputs: int,
+    following: Any
+) -> None:  # fmt: skip
+    """Do this thread's parts of one linear layer; what it reads next, after all linear layers here, is `following`."""
     kind, size = step.kind, step.size
     first, end = share(block, parts(outputs))
     for r in range(0, step.rows, ROW_CHUNK):
         rows = min(ROW_CHUNK, step.rows - r)
         spread(kind, size, x + r * inputs * size, rows, inputs, scratch)
         for t in range(first, end):
-            part(step.panel, kind, size, scratch, rows, inputs, weight, row, bias, out + r * outputs * size, outputs, t)
+            then = lies(weight, row, outputs, t + 1) if t + 1 < end else following
+            part(step.panel, kind, size, scratch, rows, inputs, weight, row, bias, out + r * outputs * size, outputs, t,
+                 then)  # fmt: skip
 
 
 @njit(nogil=True, error_model="numpy")
-def _project_heads(step: Any, layer: Any, block: Any, scratch: int) -> None:
+def _head_weights(step: Any, layer: Any, t: int) -> Any:
+    """Return where part t of queries, keys and values lies, counted through, and its bytes."""
+    q_outputs, outputs = step.heads * step.dims, step.kv_heads * step.dims
+    q_count, count = parts(q_outputs), parts(outputs)
+    if t < q_count:
+        return lies(layer.q, layer.q_row, q_outputs, t)
+    if t < q_count + count:
+        return lies(layer.k, layer.k_row, outputs, t - q_count)
+    return lies(layer.v, layer.v_row, outputs, t - q_count - count)
+
+
+@njit(nogil=True, error_model="numpy")
+def _heads_begin(step: Any, layer: Any, block: Any) -> Any:
+    """Return where this thread's first part of queries, keys and values lies, and its bytes, 0 if it has none."""
+    first, end = share(block, parts(step.heads * step.dims) + 2 * parts(step.kv_heads * step.dims))
+    if layer.q == 0 or first >= end:
+        return 0, 0
+    return _head_weights(step, layer, first)
+
+
+@njit(nogil=True, error_model="numpy")
+def _project_heads(step: Any, layer: Any, block: Any, scratch: int, following: Any) -> None:
     """Do this thread's parts of queries, keys and values."""
     q_outputs, outputs = step.heads * step.dims, step.kv_heads * step.dims
     q_count, count = parts(q_outputs), parts(outputs)
@@ -67,20 +98,21 @@ def _project_heads(step: Any, layer: Any, block: Any, scratch: int) -> None:
         rows, at = min(ROW_CHUNK, step.rows - r), r * outputs * size
         spread(kind, size, step.normed + r * inputs * size, rows, inputs, scratch)
         for t in range(first, end):
+            then = _head_weights(step, layer, t + 1) if t + 1 < end else following
             if t < q_count:
                 part(step.panel, kind, size, scratch, rows, inputs, layer.q, layer.q_row, layer.q_bias,
-                     step.q + r * q_outputs * size, q_outputs, t)  # fmt: skip
+                     step.q + r * q_outputs * size, q_outputs, t, then)  # fmt: skip
             elif t < q_count + count:
                 part(step.panel, kind, size, scratch, rows, inputs, layer.k, layer.k_row, layer.k_bias, step.k + at,
-                     outputs, t - q_count)  # fmt: skip
+                     outputs, t - q_count, then)  # fmt: skip
             else:
                 part(step.panel, kind, size, scratch, rows, inputs, layer.v, layer.v_row, layer.v_bias, step.v + at,
-                     outputs, t - q_count - count)  # fmt: skip
+                     outputs, t - q_count - count, then)  # fmt: skip
 
 
 @njit(nogil=True, error_model="numpy")
-def _project_gate(step: Any, layer: Any, block: Any, scratch: int) -> None:
-    """Do this thread's parts of gate and up, and the activation of what they give."""
+def _project_gate(step: Any, layer: Any, block: Any, scratch: int, following: Any) -> None:
+    """Do this thread's parts of gate and up, by turns, and the activation of what they give."""
     kind, size, inputs, inner = step.kind, step.size, step.hidden, layer.inner
     first, end = share(block, parts(inner))
     for r in range(0, step.rows, ROW_CHUNK):
@@ -88,21 +120,11 @@ def _project_gate(step: Any, layer: Any, block: Any, scratch: int) -> None:
         spread(kind, size, step.normed + r * inputs * size, rows, inputs, scratch)
         gate, up = step.gate + r * inner * size, step.up + r * inner * size
         for t in range(first, end):
-            part(
-                step.panel,
-                kind,
-                size,
-                scratch,
-                rows,
-                inputs,
-                layer.gate,
-                layer.gate_row,
-                layer.gate_bias,
-                gate,
-                inner,
-                t,
-            )
-            part(step.panel, kind, size, scratch, rows, inputs, layer.up, layer.up_row, layer.up_bias, up, inner, t)
+            part(step.panel, kind, size, scratch, rows, inputs, layer.gate, layer.gate_row, layer.gate_bias, gate,
+                 inner, t, lies(layer.up, layer.up_row, inner, t))  # fmt: skip
+            then = lies(layer.gate, layer.gate_row, inner, t + 1) if t + 1 < end else following
+            part(step.panel, kind, size, scratch, rows, inputs, layer.up, layer.up_row, layer.up_bias, up, inner, t,
+                 then)  # fmt: skip
             for m in range(rows):
                 at = (m * inner + t * PANEL) * size
                 elementwise.gate(kind, step.activation, gate + at, up + at, min(PANEL, inner - t * PANEL))
@@ -183,27 +205,28 @@ def _tap(step: Any, block: Any, place: int) -> None:
 
 
 @njit(nogil=True, error_model="numpy")
-def _run_layer(step: Any, layer: Any, call_place: int, block: Any, scratch: int) -> None:
-    """Run one layer, from the residual stream to the residual stream."""
-    call, width = call_at(call_place), step.heads * step.dims
+def _run_layer(step: Any, layer: Any, later: Any, call_place: int, block: Any, scratch: int) -> None:
+    """Run one layer, from the residual stream to the residual stream; `later` is the one after it."""
+    call, width, hidden = call_at(call_place), step.heads * step.dims, step.hidden
     _tap(step, block, layer.tap)
     _norm(step, block, layer.in_norm, layer.in_norm_epsilon, step.normed)
     _wait(step.barrier)
-    _project_heads(step, layer, block, scratch)
+    _project_heads(step, layer, block, scratch, _begins(block, layer.o, layer.o_row, hidden))
     _wait(step.barrier)
     _heads(step, layer, call, block)
     _wait(step.barrier)
     _attend(step, call, call_place, block, scratch)
     _wait(step.barrier)
-    _project(step, block, scratch, step.mixed, width, layer.o, layer.o_row, layer.o_bias, step.delta, step.hidden)
+    _project(step, block, scratch, step.mixed, width, layer.o, layer.o_row, layer.o_bias, step.delta, hidden,
+             _begins(block, layer.gate, layer.gate_row, layer.inner))  # fmt: skip
     _wait(step.barrier)
     _add(step, block, layer.attention_norm, layer.attention_norm_epsilon, layer.residual)
     _norm(step, block, layer.mlp_norm, layer.mlp_norm_epsilon, step.normed)
     _wait(step.barrier)
-    _project_gate(step, layer, block, scratch)
+    _project_gate(step, layer, block, scratch, _begins(block, layer.down, layer.down_row, hidden))
     _wait(step.barrier)
     _project(step, block, scratch, step.gate, layer.inner, layer.down, layer.down_row, layer.down_bias, step.delta,
-             step.hidden)  # fmt: skip
+             hidden, _heads_begin(step, later, block))  # fmt: skip
     _wait(step.barrier)
     _add(step, block, layer.out_norm, layer.out_norm_epsilon, layer.residual)
 
@@ -219,7 +242,8 @@ def _work(arguments: Any) -> None:
         for n in range(len(blank)):
             clear(step.mixed + blank[n] * width, width)
     for n in range(step.layer_count):
-        _run_layer(step, layer_at(step.layers + n * LAYER_BYTES), step.calls + n * CALL_BYTES, block, scratch)
+        at = step.layers + n * LAYER_BYTES
+        _run_layer(step, layer_at(at), layer_at(at + LAYER_BYTES), step.calls + n * CALL_BYTES, block, scratch)
     _tap(step, block, layer_at(step.layers + step.layer_count * LAYER_BYTES).tap)
     _norm(step, block, step.out_norm, step.out_epsilon, step.out)
 

@@ -38,13 +38,22 @@ def spread(kind: int, size: int, x: int, rows: int, inputs: int, scratch: int) -
 
 @njit(nogil=True, error_model="numpy")
 def part(panel: int, kind: int, size: int, scratch: int, rows: int, inputs: int, weight: int, row: int, bias: int,
-         out: int, outputs: int, t: int) -> None:  # fmt: skip
-    """Write part t of the outputs of a linear layer for all rows that were spread; `panel` is of `panel_address`."""
+         out: int, outputs: int, t: int, then: Any) -> None:  # fmt: skip
+    """Write part t of the outputs of a linear layer for all rows that were spread; `panel` is of `panel_address`.
+
+    `then` is of `lies`, for what this thread reads next: that is fetched meanwhile.
+    """
     call(panel, (kind, size, scratch + SUMS_BYTES, rows, inputs, weight, row, bias, out, outputs, t * PANEL,
-                 min((t + 1) * PANEL, outputs), scratch))  # fmt: skip
+                 min((t + 1) * PANEL, outputs), then[0], then[1], scratch))  # fmt: skip
 
 
 @njit(nogil=True, error_model="numpy")
 def parts(outputs: int) -> Any:
     """Return the number of parts of a linear layer."""
     return linear.panels(outputs)
+
+
+@njit(nogil=True, error_model="numpy")
+def lies(weight: int, row: int, outputs: int, t: int) -> Any:
+    """Return where the weights of part t of a linear layer lie, and their bytes: 0 where there is no such part."""
+    return weight + t * PANEL * row, max(0, min(PANEL, outputs - t * PANEL)) * row

@@ -64,6 +64,7 @@ class FlatModel:
         On a CPU its linear layers run on packed weights. See `specdec_nn.hf.probe.probe` for whether it can run here.
         """
         self.model = model.eval()
+        self.device = next(model.parameters()).device  # of the model's inputs; finding it is not free, once a forward
         self.num_layers = num_layers
         self.vocab_size = vocab_size
         self.backends = {op: kernels.backend(op, self.device) for op in ("linear", "attention")}
@@ -85,11 +86,6 @@ class FlatModel:
         self.tapped: dict[int, Tensor] = {}
         # Whether the head can run on the rows asked for alone.
         self.keeps_rows = "logits_to_keep" in inspect.signature(type(model).forward).parameters
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the model's inputs."""
-        return next(self.model.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:

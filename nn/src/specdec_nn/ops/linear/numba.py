@@ -93,23 +93,25 @@ def _sums(kind: int, rows: int, x: int, x_row: int, w: int, w_row: int, w_last: 
 
 
 def _panel(kind: int, size: int, wide: int, rows: int, inputs: int, w: int, w_row: int, bias: int, out: int,
-            outputs: int, first: int, end: int, sums: int) -> None:  # fmt: skip
+            outputs: int, first: int, end: int, then: int, then_bytes: int, sums: int) -> None:  # fmt: skip
     """Write outputs first .. end - 1, at most PANEL, of all rows; rows of out are `outputs` elements long.
 
-    wide is of `spread_rows`; w_row the bytes from one output's weights to the next one's; bias an address or 0; sums
-    SUMS_BYTES of scratch memory.
+    wide is of `spread_rows`; w_row the bytes from one output's weights to the next one's; bias an address or 0; then
+    where the weights lie that this thread reads after these, and then_bytes how many, or 0; sums SUMS_BYTES of scratch
+    memory.
     """
     x_row, passes, count = spread_bytes(kind, inputs), (rows + _ROWS - 1) // _ROWS, end - first
-    # The next panel comes to the second-level cache meanwhile, a part in each pass over this one: memory and arithmetic
-    # overlap, which the hardware's own prefetch does not achieve.
+    # What is read next comes to the second-level cache meanwhile, a part in each pass over this panel: memory and
+    # arithmetic overlap, which the hardware's own prefetch does not achieve.
     groups = x_row // _GROUP_BYTES[kind]
-    place, w_last, part = w + first * w_row, w + (outputs - 1) * w_row, PANEL * w_row // passes
+    place, w_last, part = w + first * w_row, w + (outputs - 1) * w_row, then_bytes // passes
+    ahead = then if then_bytes > 0 else place
     for number in range(passes):
         r = rows * number // passes
         some = rows * (number + 1) // passes - r
         turns = (PANEL + _OUTPUTS[some] - 1) // _OUTPUTS[some] * groups
         _sums(kind, some, wide + r * x_row, x_row, place, w_row, w_last, groups, count,
-              place + PANEL * w_row + number * part, (part + turns - 1) // turns, sums)  # fmt: skip
+              ahead + number * part, (part + turns - 1) // turns, sums)  # fmt: skip
         for m in range(some):
             at = out + ((r + m) * outputs + first) * size
             more = bias + first * size if bias != 0 else 0
@@ -147,8 +149,9 @@ def _work(block: Any) -> None:
     wide = sums + SUMS_BYTES
     spread_rows(kind, x, x_row, rows, inputs, wide)
     for t in range(first, end):
+        then_bytes = PANEL * w_row if t + 1 < end else 0
         call(write, (kind, size, wide, rows, inputs, w, w_row, bias, out, outputs, t * PANEL,
-                     min((t + 1) * PANEL, outputs), sums))  # fmt: skip
+                     min((t + 1) * PANEL, outputs), w + (t + 1) * PANEL * w_row, then_bytes, sums))  # fmt: skip
     room[0] = 0  # numba drops an array after its last mention, and knows nothing of addresses
 
 
