@@ -108,7 +108,7 @@ def known_of(given: list[dict[str, list[int]]], texts: list[list[int]]) -> Conti
 
 
 def identity(sizes: Sizes, device: torch.device) -> Iterator[Row]:
-    """Say whether text is the same, to the id, with and without drafts, with a decode width."""
+    """Return whether text is the same, to the id, with and without drafts, with a decode width."""
     model, given = shapes.target(sizes, device), prompts(sizes, 3)
     width = {"decode_width": DECODE_WIDTH}
     for temperature in (0.0, 0.8):

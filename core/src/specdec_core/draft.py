@@ -319,10 +319,10 @@ class Draft:
         if self.confidence is not None:
             check_confidence(np.asarray(self.confidence))
         if self.parents is not None and traits.shape == "chain":
-            message = "a method whose traits say 'chain' set parents"
+            message = "a method whose traits declare 'chain' set parents"
             raise ContractError(message)
         if self.q is not None and traits.draft_distribution == "deterministic":
-            message = "a method whose traits say 'deterministic' reported distributions q; its drafts are point masses"
+            message = "a method whose traits declare 'deterministic' reported q; its drafts are point masses"
             raise ContractError(message)
         self._check_distributions(vocab_size)
         self._check_parents()

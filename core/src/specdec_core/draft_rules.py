@@ -16,7 +16,7 @@ SUM_TOLERANCE: Final = 1e-2  # how far a row of q may be from a sum of 1: drafte
 
 
 def are_distributions(q: Tensor) -> bool:
-    """Say whether each row of q [m, V] is a distribution, up to `SUM_TOLERANCE`; nan and inf fail."""
+    """Return whether each row of q [m, V] is a distribution, up to `SUM_TOLERANCE`; nan and inf fail."""
     return bool((q >= 0).all()) and bool(((q.sum(dim=-1, dtype=q.dtype) - 1).abs() < SUM_TOLERANCE).all())
 
 
@@ -64,7 +64,7 @@ def check_siblings(tokens: npt.NDArray[Any], family: npt.NDArray[Any], q_row: np
 
 
 def is_on_device(values: Any) -> bool:
-    """Say whether values are a tensor of another device than the CPU."""
+    """Return whether values are a tensor of another device than the CPU."""
     return getattr(getattr(values, "device", None), "type", "cpu") != "cpu"
 
 

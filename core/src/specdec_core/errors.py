@@ -45,7 +45,7 @@ class ConfigWarning(SpecdecWarning):
 
 
 class DeprecatedNameWarning(SpecdecWarning, FutureWarning):
-    """An old name was used; the message says the new one."""
+    """An old name was used; the message names the new one."""
 
 
 class ConfigError(SpecdecError, ValueError):

@@ -71,7 +71,7 @@ def specdec_method_defaults(ctx: MethodContext[Any]) -> Sequence[Default] | None
 
 @hookspec(firstresult=True)
 def specdec_detect_method(draft: DraftSource) -> Detection | None:
-    """Say whether the draft source belongs to a method of this plugin, with the evidence.
+    """Return whether the draft source belongs to a method of this plugin, with the evidence.
 
     Fires for every proposer plugin when the configuration names no method and `model` is not the name of one. Evidence
     is keys of config.json and tensor names; a path is never evidence. Default: None, "not mine".
@@ -117,7 +117,7 @@ def specdec_load_target_as(method: str, hf_config: Mapping[str, Any]) -> Mapping
 def specdec_check(ctx: MethodContext[Any]) -> Sequence[Problem | Note] | None:
     """Return everything that is wrong with this pairing, all at once. Default: no problems.
 
-    Not asked where traits say that a checkpoint is needed and there is none. A `Note` among them is no problem but a
+    Not asked where traits declare a checkpoint needed and there is none. A `Note` among them is no problem but a
     decision: how something was read that has several readings.
     """
 
@@ -134,12 +134,12 @@ def specdec_verifier_options(method: str) -> type[MethodOptions] | None:
 
 @hookspec(firstresult=True)
 def specdec_verifier_is_lossy(method: str) -> bool | None:
-    """Say whether the verifier changes the target's distribution, as `explain` then shows. Default: False."""
+    """Return whether the verifier changes the target's distribution, as `explain` then shows. Default: False."""
 
 
 @hookspec(firstresult=True)
 def specdec_verifier_emits_host_draws(method: str) -> bool | None:
-    """Say whether every emitted id is the host's own draw at its place, whatever the drafts are, as with `coupled`.
+    """Return whether every emitted id is the host's own draw at its place, whatever the drafts are, as with `coupled`.
 
     The seed alone then fixes the text. Default: False, the drafts have a say in what is emitted; the host then keys all
     noise of a request by everything that its drafts may depend on.

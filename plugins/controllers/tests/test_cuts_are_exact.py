@@ -48,7 +48,7 @@ def test_a_drawn_draft_may_be_cut_only_by_what_does_not_depend_on_it(rule):
 
 
 def changes(rule):
-    """Say whether cutting by this rule moves probability, by what is emitted where it cuts and would not have."""
+    """Return whether cutting by this rule moves probability, by what is emitted where it cuts and would not have."""
     shift = sum(Q[token] * (emitted(P, Q, token, True) - P) for token in range(3) if not rule[token])
     return bool(np.abs(shift).max() > 1e-12)
 

@@ -73,7 +73,7 @@ def test_a_dflash_head_that_samples_from_the_anchor_is_refused(tmp_path: Path) -
             with_tensors(STANDARD, **{"markov_head.gate.weight": ONE}),
             r"a gated Markov head \(tensor markov_head.gate.weight\)",
         ),
-        (with_settings(STANDARD, num_hidden_layers=3), "2 layers, and its config.json says num_hidden_layers 3"),
+        (with_settings(STANDARD, num_hidden_layers=3), "2 layers, and its config.json has num_hidden_layers 3"),
         (with_settings(STANDARD, head_dim=16), r"q_proj.weight is \[32, 32\], and its config.json makes it \[64, 32\]"),
         (with_settings(STANDARD, num_attention_heads=None), "no num_attention_heads"),
         (with_settings(STANDARD, target_hidden_size=48), "for a target of width 48, and this one has 32"),

@@ -190,7 +190,7 @@ def test_a_missing_head_is_borrowed_where_sizes_agree_and_refused_elsewhere_row_
 
 def test_sizes_in_the_config_that_the_tensors_contradict_are_refused_with_both(tmp_path: Path) -> None:
     model = checkpoints.save(tmp_path / "x", eagle_3(), checkpoints.config(WIDTH, draft_vocab_size=41))
-    with pytest.raises(ConfigError, match=r"40 rows, and config\.json says draft_vocab_size 41"):
+    with pytest.raises(ConfigError, match=r"40 rows, and config\.json has draft_vocab_size 41"):
         resolve_config(model)
 
 

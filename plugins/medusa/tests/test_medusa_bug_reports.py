@@ -101,7 +101,7 @@ def test_the_number_of_heads_is_that_of_the_tensors_with_one_warning_row_85(
             _, resolved, _ = built(model)
         assert resolved.num_speculative_tokens == 5
         assert len(caplog.records) == warnings
-    assert "config.json says medusa_num_heads 2" in evidence(resolve_config(wrong), "num_speculative_tokens")
+    assert "config.json has medusa_num_heads 2" in evidence(resolve_config(wrong), "num_speculative_tokens")
 
 
 def test_biases_of_old_heads_count_whatever_the_config_says_of_them(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_the_targets_own_checkpoint_is_the_default_only_if_the_heads_are_in_it(t
     found = default_model_of(info(whole, layout.settings))
     assert found is not None
     assert found.value == whole
-    assert default_model_of(info(whole, {"model_type": "llama"})) is None, "config.json says nothing: no file is read"
+    assert default_model_of(info(whole, {"model_type": "llama"})) is None, "config.json has nothing: no file is read"
     assert default_model_of(info(empty, layout.settings)) is None
     assert default_model_of(info(None, layout.settings)) is None
     resolved = resolve_config(None, info(whole, layout.settings), method="medusa")

@@ -87,7 +87,7 @@ def test_heads_for_another_vocabulary_are_refused_with_both_and_padding_is_not(t
     [
         ({"token_map": None}, {"truncated_vocab_size": 40}, "40 rows, the target 128 ids, and token_map"),
         ({"token_map": torch.arange(41)}, {}, r"token_map is \[41\], and its heads have 40 rows"),
-        ({}, {"truncated_vocab_size": 39}, "token_map has 40 ids, and its config.json says truncated_vocab_size 39"),
+        ({}, {"truncated_vocab_size": 39}, "token_map has 40 ids, and its config.json has truncated_vocab_size 39"),
         ({"token_map": torch.arange(40) + 100}, {}, r"names ids 100 \.\. 139, and they must be within 0 \.\. 127"),
         ({"token_map": torch.arange(40) - 1}, {}, r"names ids -1 \.\. 38"),
         ({"token_map": torch.arange(40) // 2}, {}, "names 20 ids more than once"),

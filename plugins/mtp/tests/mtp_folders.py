@@ -98,7 +98,7 @@ def model_of(folder: Path, family: str, **keys: Any) -> str:
 
 
 def deepseek(folder: Path, modules: int, layers: int = LAYERS, **keys: Any) -> str:
-    """Write a DeepSeek V3 whose config.json says how many modules there are, all of which are there."""
+    """Write a DeepSeek V3 whose config.json gives the number of modules, all of which are there."""
     rows = range(layers, layers + modules)
     names = [f"model.layers.{row}.{name}.weight" for row in rows for name in ("enorm", "hnorm", "eh_proj")]
     keys = {"num_nextn_predict_layers": modules, "num_hidden_layers": layers, **keys}

@@ -167,7 +167,7 @@ def qwen3_5(i: int) -> Shapes:
 
 @dataclass(frozen=True)
 class Model:
-    """A family: transformers' config class and its keys, what config.json says besides, and a module's tensors.
+    """A family: transformers' config class and its keys, what config.json has besides, and a module's tensors.
 
     `counts` is the key of config.json that has the number of modules.
     """

@@ -32,7 +32,7 @@ class TestContract(ProposerContract):
 
 
 class TestSharedContract(ProposerContract):
-    """Requests share what is learnt: drafts may depend on the others, as the traits say."""
+    """Requests share what is learnt: drafts may depend on the others, as the traits declare."""
 
     @pytest.fixture
     def method(self):

@@ -124,7 +124,7 @@ def _row_problems(rows: list[list[int]], batch: BatchView, traits: MethodTraits,
 def _parent_problems(draft: Draft, rows: list[list[int]], traits: MethodTraits) -> list[str]:
     """Check that parents come before their children and that siblings differ."""
     if traits.shape != "tree":
-        return ["parents are set although the traits say chain"]
+        return ["parents are set although the traits declare chain"]
     parents = _list(draft.parents)
     if len(parents) != sum(len(row) for row in rows):
         return [f"{len(parents)} parents for {sum(len(row) for row in rows)} drafts"]
@@ -142,7 +142,7 @@ def _parent_problems(draft: Draft, rows: list[list[int]], traits: MethodTraits) 
 def _distribution_problems(draft: Draft, rows: list[list[int]], traits: MethodTraits, vocab_size: int) -> list[str]:
     """Check that q holds distributions, and that each soft draft has a positive probability in the row it names."""
     if traits.draft_distribution != "soft":
-        return ["q is set although the traits say deterministic"]
+        return ["q is set although the traits declare deterministic"]
     if draft.q is None or draft.q_row is None:
         return ["q and q_row must be set together"]
     flat = [token for row in rows for token in row]

@@ -182,9 +182,9 @@ class ProposerContract(PackagingContract, ConfigurationContract, promises=True):
     def test_what_others_said_changes_drafts_only_where_the_traits_say_so(
         self, proposer: Proposer, traits: MethodTraits, target: FakeTarget, k: int
     ) -> None:
-        """The same requests once more draft the same, unless the traits say `remembers`."""
+        """The same requests once more draft the same, unless the traits declare `remembers`."""
         if traits.remembers:
-            pytest.skip("the traits say that drafts may depend on outputs of other requests")
+            pytest.skip("the traits declare that drafts may depend on outputs of other requests")
         scripts = script_batch(6, 9, target.info.vocab_size, k)
         first = Driver(proposer, traits, target).run(scripts)
         again = Driver(proposer, traits, target).run(scripts)

@@ -85,7 +85,7 @@ def assert_drafts_follow_q(proposer: Proposer, traits: MethodTraits, target: Tar
         driver.run(scripts[first : first + TOGETHER])
     driver.check()
     assert not found.peeked, "the proposer reads `request.key`; what it draws must come from `batch.noise` alone"
-    assert len(found.tokens) > REQUESTS / 2, "a method whose traits say 'soft' drew next to nothing at temperature 1"
+    assert len(found.tokens) > REQUESTS / 2, "its traits declare 'soft', and it drew almost nothing at temperature 1"
     distributions = np.stack(found.q)
     spread = float(np.abs(distributions - distributions[0]).max())
     assert spread < 1e-3, f"requests of one text and state report q that differ by {spread:.2g}"

@@ -43,7 +43,7 @@ def check_shape(resolution: Resolution, method: str, traits: MethodTraits) -> No
 
 
 def check_draws(resolution: Resolution, method: str, traits: MethodTraits) -> None:
-    """Check how drafts are drawn: as the traits say that they are, and on a tree not with the target's own noise."""
+    """Check how drafts are drawn: as the traits declare, and on a tree not with the target's own noise."""
     given = resolution.config.draft_sample_method
     distribution = {"greedy": "deterministic", "probabilistic": "soft"}.get(given or "")
     if distribution is None:

@@ -89,12 +89,12 @@ def decide_slots(resolution: Resolution, traits: MethodTraits) -> tuple[int, int
     """Return (look-ahead positions, extra input rows) of each request; `MethodTraits` says what they are."""
     ahead = traits.lookahead_tokens(resolution.config.num_speculative_tokens or 0)
     if traits.num_lookahead_slots is not None:
-        reason = "the method says so"
+        reason = "declared by the method"
     else:
         reason = "k: the drafter keeps a cache" if ahead else "the method keeps no cache of its own"
     resolution.decide("num_lookahead_slots", ahead, reason)
     if traits.extra_slots:
-        resolution.decide("extra_slots", traits.extra_slots, "the method says so")
+        resolution.decide("extra_slots", traits.extra_slots, "declared by the method")
     return ahead, traits.extra_slots
 
 

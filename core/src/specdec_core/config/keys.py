@@ -101,6 +101,6 @@ Key = Common | NoEffect | Option | Refused | Old
 
 
 def is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
-    """Say whether a value is one of the known ones; true and 1 are different values."""
+    """Return whether a value is one of the known ones; true and 1 are different values."""
     plain = copy.deepcopy(value)  # what a configuration holds is read-only, and so of types of its own
     return any(type(plain) is type(each) and plain == each for each in known)

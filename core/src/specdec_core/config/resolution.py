@@ -61,7 +61,7 @@ class Resolution:
         self._warnings.append((message, category))
 
     def is_wrong(self, key: str) -> bool:
-        """Say whether a problem is known with a common key."""
+        """Return whether a problem is known with a common key."""
         return any(problem.key.partition(".")[0] == key for problem in self.problems)
 
     def find(self, kind: Kind, name: str, key: str) -> Record | None:

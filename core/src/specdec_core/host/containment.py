@@ -58,7 +58,7 @@ class Containment:
             )
 
     def is_off(self) -> bool:
-        """Say whether the method is not to be called any more."""
+        """Return whether the method is not to be called any more."""
         return self.off is not None
 
     def succeeded(self) -> None:

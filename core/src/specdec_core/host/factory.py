@@ -66,8 +66,8 @@ def make_proposer(
     if resolved.traits.remembers and not isinstance(made, Remembers):
         made.close()
         problem = (
-            f"its traits say `remembers`, and the proposer {type(made).__name__} has no memory_digest(); without it no "
-            "seeded run could be repeated with noise that is independent of what is remembered"
+            f"its traits declare `remembers`, and the proposer {type(made).__name__} has no memory_digest(); "
+            "without it no seeded run could be repeated with noise that is independent of what is remembered"
         )
         step = "Tell the authors of the plugin to add memory_digest(), see specdec_core.protocols.Remembers."
         raise MakeStageError(resolved.record, problem, step)
@@ -75,7 +75,7 @@ def make_proposer(
 
 
 def memory_digest(resolved: ResolvedConfig, proposer: Proposer) -> bytes | None:
-    """Return what a proposer knew before any request, as a digest; None where its traits say that it remembers nothing.
+    """Return what a proposer knew before any request, as a digest; None where, by its traits, it remembers nothing.
 
     To be asked before any `start`. Raises MakeStageError where the proposer fails or returns something else.
     """

@@ -177,7 +177,7 @@ class ProposerRunner:
         return draft
 
     def asked(self, request: HostRequest) -> bool:
-        """Say whether the proposer was to draft for a request in this step."""
+        """Return whether the proposer was to draft for a request in this step."""
         return request.id in self._asked
 
     def proposed(self, request: HostRequest) -> int:

@@ -77,7 +77,7 @@ class Catalog:
         return tuple(sorted({record.name for record in self.of_kind(kind) if record.status in ("ok", "conflict")}))
 
     def knows(self, kind: Kind, name: str) -> bool:
-        """Say whether something of that kind has the name, or had it: an alias is of the kind of what it leads to."""
+        """Return whether something of that kind has the name, or had it; an alias is of its target's kind."""
         names = {record.name for record in self.of_kind(kind)}
         old = {_alias_target(record.value) for record in self.of_kind("alias") if record.name == name}
         return name in names or bool(names & old)

@@ -1,4 +1,4 @@
-"""Says whether a plugin object's functions fit the hook specifications, and calls one with what it asks for."""
+"""Checks whether a plugin object's functions fit the hook specifications, and calls one with what it asks for."""
 
 from __future__ import annotations
 

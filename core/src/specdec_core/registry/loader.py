@@ -158,7 +158,7 @@ class Registry:
         raise MakeStageError(loaded.record, problem, "Tell the authors of the plugin.")
 
     def observed(self, hook: str) -> bool:
-        """Say whether any loaded plugin implements an observer hook, so that hosts need not gather what none reads."""
+        """Return whether any loaded plugin implements an observer hook, so hosts need not gather what none reads."""
         return bool(getattr(self.manager.hook, hook).get_hookimpls())
 
     def broadcast(self, hook: str, **arguments: Any) -> None:

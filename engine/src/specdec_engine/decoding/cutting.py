@@ -42,7 +42,7 @@ def cut(draft: Draft, legal: Sequence[Legal | None], *, exact: bool) -> Draft:
 
 
 def _kept(tokens: IntArray, parents: IntArray | None, soft: BoolArray, legal: Legal) -> BoolArray:
-    """Say of each node of one row whether it stays."""
+    """Return for each node of one row whether it stays."""
     kept = np.zeros(len(tokens), np.bool_)
     for path in _paths(len(tokens), parents):
         count = legal(tokens[path])

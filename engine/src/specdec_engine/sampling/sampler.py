@@ -140,7 +140,7 @@ def _truncation(rows: DrawRows) -> Truncation | None:
 
 
 def _finite(logits: Tensor, rows: DrawRows) -> Tensor | None:
-    """Say of each row [R] whether the model gives it a distribution; None where all have one. Notes both in `rows`.
+    """Return for each row [R] whether the model gives it a distribution; None where all have one. Notes both in `rows`.
 
     The largest of a row is finite unless the row has a NaN or +inf, or nothing above -inf. On a GPU the answer is not
     read here, since the host reads once a step, later.

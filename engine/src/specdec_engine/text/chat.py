@@ -250,7 +250,7 @@ def _parsed(template: str) -> Any:
 
 
 def _reads(template: str, name: str) -> bool:
-    """Say whether a template reads a variable; True if that cannot be known."""
+    """Return whether a template reads a variable; True if that cannot be known."""
     from jinja2 import nodes
 
     tree = _parsed(template)
@@ -258,7 +258,7 @@ def _reads(template: str, name: str) -> bool:
 
 
 def _goes_through_content(template: str) -> bool:
-    """Say whether a template has a loop over the content of a message."""
+    """Return whether a template has a loop over the content of a message."""
     from jinja2 import nodes
 
     tree = _parsed(template)
@@ -274,7 +274,7 @@ def _goes_through_content(template: str) -> bool:
 
 
 def _tests_text(template: str) -> bool:
-    """Say whether a template asks if something is a text, so that texts need not be made lists of parts."""
+    """Return whether a template asks if something is a text, so that texts need not be made lists of parts."""
     from jinja2 import nodes
 
     tree = _parsed(template)

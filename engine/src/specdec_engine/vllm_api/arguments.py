@@ -192,7 +192,7 @@ _CACHE: Final = (
 )
 _LOADING: Final = (
     _refused(
-        "a checkpoint is loaded as its config.json says, quantized or not",
+        "a checkpoint is loaded as its config.json describes it, quantized or not",
         "leave it out; give a checkpoint that is quantized",
         quantization=None,
         quantization_config=None,

@@ -11,7 +11,7 @@ MARK: Final = "_specdec_vllm"
 
 
 class Mismatch(Exception):
-    """vLLM is not as this version of ours expects; the message says where."""
+    """vLLM is not as this version of ours expects; the message names the place."""
 
 
 def find(module: str, path: str, parameters: Sequence[str] | None = None) -> Any:
@@ -35,7 +35,7 @@ def find(module: str, path: str, parameters: Sequence[str] | None = None) -> Any
 
 
 def is_ours(thing: Any) -> bool:
-    """Say whether something has been put in place here already."""
+    """Return whether something has been put in place here already."""
     return MARK in getattr(thing, "__dict__", {})
 
 

@@ -28,7 +28,7 @@ STEPS: Final = (
 
 
 def is_off() -> bool:
-    """Say whether the user wants vLLM unchanged."""
+    """Return whether the user wants vLLM unchanged."""
     return os.environ.get(SWITCH, "").strip().lower() in OFF
 
 
@@ -43,7 +43,7 @@ def register() -> None:
 
 
 def takes_the_method() -> bool:
-    """Say whether `{"method": "specdec"}` works in this process."""
+    """Return whether `{"method": "specdec"}` works in this process."""
     return is_ours(find("vllm.engine.arg_utils", "SpeculativeConfig"))
 
 

@@ -231,7 +231,7 @@ def check_alone(controller: ContainedController, name: str, parallel_config: Any
 
 
 def tells(parallel_config: Any) -> bool:
-    """Say whether this process tells observers: of those that hold one target together, the first."""
+    """Return whether this process tells observers: of those that hold one target together, the first."""
     return int(parallel_config.rank) % int(parallel_config.tensor_parallel_size) == 0
 
 

@@ -48,7 +48,7 @@ def expand(
 
 
 def is_wrong(expand_kernel: Any) -> bool:
-    """Say whether an implementation leaves float or int32 places unwritten."""
+    """Return whether an implementation leaves float or int32 places unwritten."""
     import torch
 
     for dtype, value in ((torch.float32, 0.75), (torch.int32, 7)):
@@ -61,7 +61,7 @@ def is_wrong(expand_kernel: Any) -> bool:
 
 
 def runs_fallbacks() -> bool:
-    """Say whether this vLLM is one for CPUs without Triton."""
+    """Return whether this vLLM is one for CPUs without Triton."""
     platform = patching.find("vllm.platforms", "current_platform")
     return bool(platform.is_cpu()) and not patching.find("vllm.triton_utils", "HAS_TRITON")
 
@@ -100,7 +100,7 @@ def fix_empty_steps() -> str | None:
 
 
 def fails_without_rows(top_k: Any) -> bool:
-    """Say whether top-k of no rows raises."""
+    """Return whether top-k of no rows raises."""
     import torch
 
     try:

@@ -126,5 +126,5 @@ def _check_host_keys(resolved: ResolvedConfig) -> None:
 
 
 def needs_states(resolved: ResolvedConfig) -> bool:
-    """Say whether the method must see the target's rows, states or answers, and not only ids."""
+    """Return whether the method must see the target's rows, states or answers, and not only ids."""
     return resolved.traits.rows != "none" or resolved.traits.verified_top_k > 0

@@ -67,7 +67,7 @@ class TokenTarget:
 
     def _refuse(self, what: str) -> NoReturn:
         message = (
-            f"a method whose traits say rows='none' asked for the target's {what}, which only methods that declare the "
-            "rows they need can have in vLLM; tell the authors of the plugin"
+            f"a method whose traits declare rows='none' asked for the target's {what}, which only methods that "
+            "declare the rows they need can have in vLLM; tell the authors of the plugin"
         )
         raise TargetError(message)

@@ -71,12 +71,12 @@ class SeenRequest:
         return Slot(self, run_len, newest_known, room)
 
     def begins(self, ids: IntArray) -> bool:
-        """Say whether its last ids stand in `ids` where they stand in the request; cheap, and enough for one name."""
+        """Return whether its last ids stand in `ids` where they stand in the request; cheap; enough for one name."""
         first, end = max(0, len(self) - TAIL), len(self)
         return end <= len(ids) and bool(np.array_equal(self.tokens[first:end], ids[first:end]))
 
     def is_all_of(self, ids: IntArray) -> bool:
-        """Say whether its ids are exactly `ids`."""
+        """Return whether its ids are exactly `ids`."""
         return len(self) == len(ids) and bool(np.array_equal(self.tokens, ids))
 
 

@@ -84,7 +84,7 @@ class DecoderReader(CheckpointReader[Layout]):
         if len(head) != 2 or head[1] != width:
             self.wrong(f"{HEAD} is {list(head)}, and its width is {width}")
         if named is not None and named != head[0]:
-            self.wrong(f"{HEAD} has {head[0]} rows, and config.json says draft_vocab_size {named}")
+            self.wrong(f"{HEAD} has {head[0]} rows, and config.json has draft_vocab_size {named}")
         if head[0] < target and "d2t" not in self:
             self.wrong(
                 f"its head has {head[0]} ids, the target {target}, and the map d2t between them is missing", INCOMPLETE

@@ -76,7 +76,7 @@ class HeadWeights:
         return RMSNorm(self.get(name), eps)
 
     def linear(self, name: str, rows: Tensor | int | None = None) -> Linear:
-        """Return the linear of `name`.weight, with `name`.bias if there is one, whatever config.json says of biases."""
+        """Return the linear of `name`.weight, with `name`.bias if there is one, whatever config.json has of biases."""
         bias = f"{name}.bias"
         return Linear(
             self.get(f"{name}.weight", rows), self.get(bias, rows) if bias in self.stored else None, self._kernel

@@ -158,7 +158,7 @@ def _check_folder(model: str, path: Path) -> None:
 
 
 def is_known_type(model_type: Any) -> bool:
-    """Say whether the installed transformers has a configuration class for a `model_type`."""
+    """Return whether the installed transformers has a configuration class for a `model_type`."""
     from transformers import CONFIG_MAPPING
 
     return model_type in CONFIG_MAPPING

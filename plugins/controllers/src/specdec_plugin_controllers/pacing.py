@@ -101,7 +101,7 @@ class Paced(ABC):
         return step if drafting is None else step + drafting
 
     def _paid(self, slots: IntArray, batch: int, drafted: IntArray, accepted: IntArray) -> npt.NDArray[np.bool_]:
-        """Say of each request whether its drafts brought more than a plain step would have; count what probes cost."""
+        """Return for each request whether its drafts brought more than a plain step would; count what probes cost."""
         if not self._known:
             return accepted > 0
         times = self.step_ms(batch + np.append(drafted, 0), np.append(self._given[slots], 0))

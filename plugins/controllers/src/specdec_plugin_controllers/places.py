@@ -55,7 +55,7 @@ class Places:
         return np.array([self._slots[name] if name in self._slots else self._add(name) for name in names], np.int64)
 
     def known(self, name: str) -> bool:
-        """Say whether a request is known."""
+        """Return whether a request is known."""
         return name in self._slots
 
     def forget(self, name: str) -> int | None:

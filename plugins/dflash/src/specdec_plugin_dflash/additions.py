@@ -181,7 +181,7 @@ class AdditionsReader:
 
     def _lattice(self, width: int) -> Additions:
         if self._section.get(f"{LATTICE_PREFIX}enabled") is False:
-            self._tensors.wrong("its config.json says lilicorr_enabled false, and it has the tensors of a lattice")
+            self._tensors.wrong("its config.json has lilicorr_enabled false, and it has the tensors of a lattice")
         sizes: dict[str, float] = {name: self._count(LATTICE_PREFIX + name) for name in LATTICE_COUNTS}
         sizes |= {name: self._number(LATTICE_PREFIX + name) for name in LATTICE_NUMBERS}
         key = f"{LATTICE_PREFIX}hidden_size"

@@ -165,14 +165,14 @@ class DFlashReader(DecoderReader[Layout]):
         said = reading.setting(self.config, "attention_sink_bias", self.config.get("add_swa_attention_sink_bias"))
         self.require([*wanted, *sinks] if said else wanted)
         if said is False and any(name in self.shapes for name in sinks):
-            self.wrong("it has attention sinks, and its config.json says attention_sink_bias false")
+            self.wrong("it has attention sinks, and its config.json has attention_sink_bias false")
         known = names.allowed(self.method, num_layers) | self.additions.shapes.keys()
         self.refuse_others(known, "heads made of Qwen3 layers are built here")
         if not self._reads_aux and names.FC in self.shapes:
-            self.wrong("its config.json says use_aux_hidden_state false, and it has an fc.weight for such states")
+            self.wrong("its config.json has use_aux_hidden_state false, and it has an fc.weight for such states")
         said_layers = self.config.get("num_hidden_layers")
         if said_layers is not None and said_layers != num_layers:
-            self.wrong(f"it has {num_layers} layers, and its config.json says num_hidden_layers {said_layers}")
+            self.wrong(f"it has {num_layers} layers, and its config.json has num_hidden_layers {said_layers}")
         return not self.problems
 
     def _width(self) -> int:

@@ -31,7 +31,7 @@ class DSparkOptions(DFlashOptions):
         ge=1,
         strict=True,
         description="Only this many of the likeliest ids of each place, before the Markov head, can be drafted. Left "
-        "out: what config.json says, or all.",
+        "out: what config.json has, or all.",
     )
     confidence_threshold: float | None = Field(
         default=None,

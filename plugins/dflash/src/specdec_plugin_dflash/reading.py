@@ -142,7 +142,7 @@ def block_size(config: Mapping[str, Any]) -> int | None:
 
 
 def samples_anchor(config: Mapping[str, Any], method_default: bool) -> bool:
-    """Say whether the row of the newest id is a prediction already."""
+    """Return whether the row of the newest id is a prediction already."""
     said = setting(config, "sample_from_anchor")
     if said is None and config.get("dspark_bonus_anchor") is not None:
         return not config["dspark_bonus_anchor"]

@@ -66,7 +66,7 @@ def unbuilt(method: str, draft: DraftSource, shapes: Mapping[str, object]) -> Re
         message = f"method {method} was asked for, and it has {word} Markov head ({names.W1})"
         return message, f'use "method": "{other}"', "method"
     if method == DFLASH and reading.samples_anchor(config, method_default=False):
-        message = "its config.json says sample_from_anchor true: the row of the newest id would be a draft already"
+        message = "its config.json has sample_from_anchor true: the row of the newest id would be a draft already"
         return message, "only dspark heads do so; correct its config.json", "model"
     for key in FACTORS if kind is None else FACTORS[1:]:
         factor = reading.setting(config, key, 1.0)
@@ -81,7 +81,7 @@ def omni_problem(config: Mapping[str, object], architecture: str) -> str | None:
     if architecture != OMNI:
         return None
     if not reading.samples_anchor(config, method_default=True):
-        return f"it is a {OMNI}, whose first place is the row of the newest id, and its config.json says otherwise"
+        return f"it is a {OMNI}, whose first place is the row of the newest id, and its config.json differs"
     for key in ("dspark_target_layer_ids", "target_layer_ids"):
         ids = config.get(key)
         if isinstance(ids, list) and any(a >= b for a, b in pairwise(ids)):

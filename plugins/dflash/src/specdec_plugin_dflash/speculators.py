@@ -26,7 +26,7 @@ OWN_NAMES: Final = ("MuseGlimmerAssistantModel", "LiLiCorrDraftModel")
 
 
 def is_speculators(config: Mapping[str, Any]) -> bool:
-    """Say whether a configuration is in the speculators format, of a type that belongs here."""
+    """Return whether a configuration is in the speculators format, of a type that belongs here."""
     return is_of_type(config, METHODS)
 
 

@@ -59,7 +59,7 @@ class Bridge:
         return Spelled(list(self._opening))
 
     def is_special(self, token: int) -> bool:
-        """Say whether a draft id stands for no text."""
+        """Return whether a draft id stands for no text."""
         return token in self._specials
 
     def read(self, spelled: Spelled, tokens: IntArray) -> list[int]:

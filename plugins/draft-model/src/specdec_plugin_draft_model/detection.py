@@ -38,7 +38,7 @@ def mask_token(config: Mapping[str, Any]) -> int | None:
 
 
 def is_pard(config: Mapping[str, Any]) -> bool:
-    """Say whether config.json calls the checkpoint PARD's."""
+    """Return whether config.json calls the checkpoint PARD's."""
     return config.get(SPD_TYPE) == PARD and mask_token(config) is not None
 
 

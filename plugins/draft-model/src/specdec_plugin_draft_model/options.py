@@ -15,7 +15,7 @@ class DraftModelOptions(MethodOptions):
     parallel_drafting: bool | None = Field(
         default=None,
         description="Draft all tokens in one pass over mask tokens (PARD); needs pard_token in config.json. Left out: "
-        "if config.json says spd_type pard.",
+        "if config.json has spd_type pard.",
     )
     use_heterogeneous_vocab: bool = Field(
         default=False, description="The drafter has another tokenizer than the target; its own is loaded."

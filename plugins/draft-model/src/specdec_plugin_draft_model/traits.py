@@ -19,14 +19,14 @@ from specdec_plugin_draft_model.tokenizer_files import OTHER_TOKENIZERS, differe
 
 
 def is_parallel(options: DraftModelOptions, draft: DraftSource) -> bool:
-    """Say whether all tokens are drafted in one pass."""
+    """Return whether all tokens are drafted in one pass."""
     if options.parallel_drafting is None:
         return is_pard(draft.hf_config) and not is_text_level(options)
     return options.parallel_drafting
 
 
 def is_text_level(options: DraftModelOptions) -> bool:
-    """Say whether texts, and not ids, go from target to drafter and back."""
+    """Return whether texts, and not ids, go from target to drafter and back."""
     return options.use_heterogeneous_vocab and options.heterogeneous_vocab_method == "text"
 
 

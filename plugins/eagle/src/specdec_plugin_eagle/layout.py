@@ -61,7 +61,7 @@ class Layout:
     mask_token: int | None
 
     def has(self, name: str) -> bool:
-        """Say whether the checkpoint holds a tensor."""
+        """Return whether the checkpoint holds a tensor."""
         return name in self.shapes
 
     def flag(self, key: str) -> bool:
@@ -214,7 +214,7 @@ class EagleReader(DecoderReader[Layout]):
             return ()
         inner = self.config.get("eagle_config")
         if isinstance(inner, Mapping) and inner.get("use_aux_hidden_state") is False:
-            self.wrong("its config.json says use_aux_hidden_state false, and it has an fc.weight for such states")
+            self.wrong("its config.json has use_aux_hidden_state false, and it has an fc.weight for such states")
             return ()
         try:
             found = aux_layers(self.config, self.options, self.target.num_layers, self._states())

@@ -35,7 +35,7 @@ class EagleOptions(MethodOptions):
     eagle_aux_hidden_state_layer_ids: tuple[int, ...] | None = Field(
         default=None,
         description="Which of the target's states an EAGLE-3 head reads, k being the state after k layers. Left out: "
-        "what config.json says, or 2, L // 2 and L - 3 for L layers.",
+        "what config.json has, or 2, L // 2 and L - 3 for L layers.",
     )
     aux_layer_numbering: Literal["auto", "input", "output"] = Field(
         default="auto",

@@ -15,7 +15,7 @@ SWITCHES: Final = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_ou
 
 
 def is_speculators(config: Mapping[str, Any]) -> bool:
-    """Say whether a configuration is in this format, of a type that is an EAGLE head."""
+    """Return whether a configuration is in this format, of a type that is an EAGLE head."""
     return is_of_type(config, METHODS)
 
 

@@ -14,7 +14,7 @@ class EarlyExitOptions(MethodOptions):
         default=None,
         ge=1,
         description="How many of the target's layers draft. Left out: what the target's generation_config.json or "
-        "config.json says as assistant_early_exit, else a quarter of its layers.",
+        "config.json has as assistant_early_exit, else a quarter of its layers.",
     )
     draft_confidence_threshold: float | None = Field(
         default=None,

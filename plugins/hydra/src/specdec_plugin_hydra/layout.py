@@ -96,7 +96,7 @@ class HydraReader(DecoderReader[Layout]):
         arch = self.said.get(ARCH)
         others = [name for name in self.others if name.startswith(names.OWN) and not names.is_unused(name)]
         if arch is not None and arch not in (MLP, PREFIX_MLP):
-            self.wrong(f"its config.json says {ARCH} {arch!r}, and heads of {MLP} and {PREFIX_MLP} are built here")
+            self.wrong(f"its config.json has {ARCH} {arch!r}, and heads of {MLP} and {PREFIX_MLP} are built here")
         elif not self.stored:
             kind = f"model_type {self.said.get('model_type')!r}, architectures {self.said.get('architectures')!r}"
             self.wrong(
@@ -188,13 +188,13 @@ class HydraReader(DecoderReader[Layout]):
     def _notes(self, blocks: tuple[tuple[int, ...], ...], is_grounded: bool) -> Iterator[str]:
         for key, found, what in ((NUM_HEADS, len(blocks), "heads"), (NUM_LAYERS, len(blocks[0]), "blocks a head")):
             if self._said(key) not in (None, found):
-                yield f"config.json says {key} {self.said[key]}, and the tensors have {found} {what}"
+                yield f"config.json has {key} {self.said[key]}, and the tensors have {found} {what}"
         grounded = self.said.get("grounded_heads")
         if grounded is not None and bool(grounded) != is_grounded:
             does = "do" if is_grounded else "do not"
-            yield f"config.json says grounded_heads {grounded}, and by their tensors the heads {does} read drafts"
+            yield f"config.json has grounded_heads {grounded}, and by their tensors the heads {does} read drafts"
         if self.is_prefix and self.said.get(ARCH) == MLP:
-            yield f"config.json says {ARCH} {MLP!r}, and there is a prefix layer"
+            yield f"config.json has {ARCH} {MLP!r}, and there is a prefix layer"
         foreign = [name for name in self.others if not names.is_unused(name)]
         if foreign:
             yield f"these tensors belong to no head: {listed(foreign, 4)}"

@@ -46,7 +46,7 @@ def defaults_of(ctx: MethodContext[HydraOptions]) -> Sequence[Default]:
         # The check reports what is wrong with the checkpoint; that k is missing too would only hide it.
         return [Default(key=key, value=1, reason="there is no checkpoint that can be used")]
     said = reading.said.get(NUM_HEADS)
-    against = "" if said in (None, layout.heads) else f"; config.json says {NUM_HEADS} {said}"
+    against = "" if said in (None, layout.heads) else f"; config.json has {NUM_HEADS} {said}"
     return [Default(key=key, value=layout.heads, reason=f"n_predict: the tensors have {layout.heads} heads{against}")]
 
 

@@ -14,7 +14,7 @@ METHOD: Final = "medusa"
 def detect(draft: DraftSource) -> Detection | None:
     """Return the claim on a checkpoint, None if nothing speaks for it.
 
-    Old files have no model_type: then the names of their tensors say it, or keys that only such files have.
+    Old files have no model_type: then the names of their tensors show it, or keys that only such files have.
     """
     config = draft.hf_config
     said = names_medusa(config)
@@ -29,7 +29,7 @@ def detect(draft: DraftSource) -> Detection | None:
 
 
 def default_model_of(target: TargetInfo) -> Default | None:
-    """Return the target's own checkpoint if its config.json and its tensors say that the heads are in it."""
+    """Return the target's own checkpoint if its config.json and its tensors show that the heads are in it."""
     if target.model is None or not own_keys(target.hf_config):
         return None
     if not _evidence(DraftSource(target.model, revision=target.revision)):

@@ -155,7 +155,7 @@ class MedusaReader(CheckpointReader[Layout]):
             if len(mapped) != 1 or not 0 < mapped[0] <= rows:
                 self.wrong(f"its token_map is {list(mapped)}, and its heads have {rows} rows")
             elif is_cut and cut != mapped[0]:
-                self.wrong(f"its token_map has {mapped[0]} ids, and its config.json says truncated_vocab_size {cut}")
+                self.wrong(f"its token_map has {mapped[0]} ids, and its config.json has truncated_vocab_size {cut}")
             else:
                 # Rows beyond the map's are of the whole vocabulary, and the map picks some of them.
                 known = min(vocabulary, rows) if rows > mapped[0] else vocabulary
@@ -176,7 +176,7 @@ class MedusaReader(CheckpointReader[Layout]):
             ("layers a head", num_layers(self.config), len(layers[0])),
         )
         notes = [
-            f"config.json says {said[0]} {said[1]}, and the tensors have {found} {what}"
+            f"config.json has {said[0]} {said[1]}, and the tensors have {found} {what}"
             for what, said, found in pairs
             if said is not None and said[1] != found
         ]

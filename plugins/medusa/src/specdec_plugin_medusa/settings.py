@@ -1,4 +1,4 @@
-"""What a config.json says of Medusa heads, under the keys of any generation; no torch, no tensors."""
+"""What a config.json has of Medusa heads, under the keys of any generation; no torch, no tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Config = Mapping[str, Any]
 
 
 def names_medusa(config: Config) -> tuple[str, ...]:
-    """Return what in a config.json says that these are Medusa heads: model_type or architectures."""
+    """Return what in a config.json shows that these are Medusa heads: model_type or architectures."""
     said = []
     if config.get("model_type") == MODEL_TYPE:
         said.append(f"model_type {MODEL_TYPE!r}")
@@ -33,7 +33,7 @@ def own_keys(config: Config) -> tuple[str, ...]:
 
 
 def num_heads(config: Config) -> tuple[str, int] | None:
-    """Return the number of heads that a config.json says, with its key; None if it says none.
+    """Return the number of heads that a config.json gives, with its key; None if it gives none.
 
     As vLLM reads it: any key with "num" and "heads" in it, the last of several; heads of attention apart. Keys of the
     method's own win over others, and `num_lookahead_tokens` is another name of the number.
@@ -43,7 +43,7 @@ def num_heads(config: Config) -> tuple[str, int] | None:
 
 
 def num_layers(config: Config) -> tuple[str, int] | None:
-    """Return the number of residual layers of a head that a config.json says, with its key; None if it says none.
+    """Return the number of residual layers of a head that a config.json gives, with its key; None if it gives none.
 
     As vLLM reads it: any key with "num" and "layers" in it. In files of a language model only `medusa_` keys count.
     """

@@ -46,7 +46,7 @@ def defaults_of(ctx: MethodContext[MedusaOptions]) -> Sequence[Default]:
         # What is wrong with the checkpoint is said by the check; that k is missing too would only hide it.
         return [Default(key=key, value=1, reason="there is no checkpoint that can be used")]
     said = num_heads(reading.config)
-    against = f"; config.json says {said[0]} {said[1]}" if said is not None and said[1] != layout.heads else ""
+    against = f"; config.json has {said[0]} {said[1]}" if said is not None and said[1] != layout.heads else ""
     reason = f"n_predict: the tensors have {layout.heads} heads{against}"
     return [Default(key=key, value=layout.heads, reason=reason)]
 

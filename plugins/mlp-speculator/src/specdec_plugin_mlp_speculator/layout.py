@@ -173,12 +173,12 @@ class SpeculatorReader(CheckpointReader[Layout]):
             self.wrong(f"it was made for a target of width {width}, and this one has {self.target.hidden_size}")
 
     def _n_predict(self) -> int:
-        """Return what config.json says, or else the number of heads that are stored one by one."""
+        """Return what config.json has, or else the number of heads that are stored one by one."""
         said = self.config.get("n_predict")
         numbered = [name for name in self.files if name.startswith("head.") or not self.lstm]
         stored = 1 + max((int(name.split(".")[1]) for name in numbered), default=0)
         if said is not None and stored > said:
-            self.wrong(f"its config.json says n_predict {said}, and its tensors are those of {stored} heads")
+            self.wrong(f"its config.json has n_predict {said}, and its tensors are those of {stored} heads")
         elif said is None and self.tied:
             self.wrong("its heads are tied, and its config.json does not say n_predict, their number")
         return int(said or stored)
@@ -210,7 +210,7 @@ class SpeculatorReader(CheckpointReader[Layout]):
         for key in ("inner_dim", "proj_dim", *(("emb_dim",) if is_arctic else ())):
             said = self.config.get(key)
             if said is not None and (said or width) != inner:
-                self.wrong(f"its config.json says {key} {said}, and {self.files[first]} is {[inner, width]}")
+                self.wrong(f"its config.json has {key} {said}, and {self.files[first]} is {[inner, width]}")
         return inner
 
     def _rows(self, inner: int) -> int:

@@ -1,4 +1,4 @@
-"""What a config.json says of an MLP speculator, under the keys of any trainer; no torch, no tensors."""
+"""What a config.json has of an MLP speculator, under the keys of any trainer; no torch, no tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Config = Mapping[str, Any]
 
 
 def names_speculator(config: Config) -> tuple[str, ...]:
-    """Return what in a config.json says that this is an MLP speculator; `architectures` may be a bare text."""
+    """Return what in a config.json shows that this is an MLP speculator; `architectures` may be a bare text."""
     said = [f"model_type {MODEL_TYPE!r}"] if config.get("model_type") == MODEL_TYPE else []
     own = [name for name in architectures(config) if name in (ARCHITECTURE, *ARCTIC)]
     if own:

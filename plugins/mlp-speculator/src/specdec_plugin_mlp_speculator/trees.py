@@ -26,7 +26,7 @@ class Form:
 
 
 def is_tree(options: MlpSpeculatorOptions) -> bool:
-    """Say whether trees are asked for."""
+    """Return whether trees are asked for."""
     return options.n_candidates is not None or options.top_k_tokens_per_head is not None
 
 

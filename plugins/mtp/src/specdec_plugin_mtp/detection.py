@@ -15,7 +15,7 @@ METHOD = "mtp"
 def detect(draft: DraftSource) -> Detection | None:
     """Return the claim on a checkpoint, None if it has no modules or is of a family whose tensors are not known.
 
-    A model without the modules is a plain draft model, whatever its config.json says. One that has them may be meant as
+    A model without the modules is a plain draft model, whatever its config.json has. One that has them may be meant as
     a plain draft model as well, so the claim is no more than likely.
     """
     reading = Reading.of(draft)

@@ -81,7 +81,7 @@ class Family:
     loads_as: Config = field(default_factory=dict)
 
     def matches(self, config: Config) -> bool:
-        """Say whether a config.json is of the family."""
+        """Return whether a config.json is of the family."""
         kind, names = model_type(config), architectures(config)
         first = names[0] if names else ""
         is_kin = {"no": False, "type": True, "pair": first == self.architecture}[self.again]
@@ -135,5 +135,5 @@ def look_up(config: Config, path: str) -> Any:
 
 
 def is_count(value: Any) -> bool:
-    """Say whether a value can be a number of modules."""
+    """Return whether a value can be a number of modules."""
     return type(value) is int and value >= 1

@@ -13,7 +13,7 @@ INDEX_SHARE = "index_share_for_mtp_iteration"
 
 
 def has_modules(config: Config) -> bool:
-    """Say whether a Nemotron-H file counts modules; a converted one always does."""
+    """Return whether a Nemotron-H file counts modules; a converted one always does."""
     return model_type(config) == "nemotron_h_mtp" or is_count(config.get("num_nextn_predict_layers"))
 
 

@@ -122,7 +122,7 @@ class Reading:
         return proposed_tokens(self.source.hf_config)
 
     def described(self) -> str:
-        """Return what config.json says the checkpoint is."""
+        """Return what the checkpoint is by its config.json."""
         config = self.source.hf_config
         if speculators.is_speculators(config):
             return f"{speculators.described(config)}, a layer of {model_type(self.config)!r}"

@@ -118,7 +118,7 @@ class RedrafterReader(CheckpointReader[Layout]):
         for keys, found, what in pairs:
             said = self._said(keys)
             if said not in (None, found):
-                yield f"config.json says {keys[0]} {said}, and the tensors have {what}"
+                yield f"config.json has {keys[0]} {said}, and the tensors have {what}"
         foreign = [name for name in self.others if name != names.UNUSED]
         is_whole_model = any(name.startswith(names.TENSORRT) for name in self.files.values())
         if foreign and not is_whole_model:

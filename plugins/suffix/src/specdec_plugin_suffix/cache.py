@@ -325,5 +325,5 @@ def ids_of(tokens: Sequence[int] | IntArray) -> IntArray:
 
 
 def _are_ids(array: npt.NDArray[np.generic]) -> bool:
-    """Say whether all of a non-empty array are whole numbers in 0..NO_LIMIT."""
+    """Return whether all of a non-empty array are whole numbers in 0..NO_LIMIT."""
     return array.dtype.kind in "iu" and 0 <= int(array.min()) and int(array.max()) <= NO_LIMIT

@@ -60,7 +60,7 @@ class TrainedRun:
 
 
 def is_run(folder: Path) -> bool:
-    """Say whether a folder is one of `specdec train fit`."""
+    """Return whether a folder is one of `specdec train fit`."""
     return (folder / SETTINGS).is_file() and (folder / LOG).is_file()
 
 

@@ -58,7 +58,7 @@ def show_answers() -> str:
 
 
 def shows_answers() -> bool:
-    """Say whether the runner's sampling is wrapped in this process."""
+    """Return whether the runner's sampling is wrapped in this process."""
     return patching.is_ours(patching.find(MODULE, SAMPLE))
 
 
@@ -74,7 +74,7 @@ def _showing(original: Any) -> Any:
 
 
 def is_installed() -> bool:
-    """Say whether the call, and the runner's constructor, are wrapped in this process."""
+    """Return whether the call, and the runner's constructor, are wrapped in this process."""
     places = (PROPOSE, "GPUModelRunner.__init__")
     return all(patching.is_ours(patching.find(MODULE, place)) for place in places)
 

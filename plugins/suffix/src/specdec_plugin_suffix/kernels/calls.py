@@ -78,7 +78,7 @@ def needs(head: int, count: int) -> tuple[int, int, int]:
 
 @njit(boolean(int64, int64), nogil=True)
 def has_room(head: int, count: int) -> bool:
-    """Say whether ids can be appended."""
+    """Return whether ids can be appended."""
     nodes, text, entries = needs(head, count)
     fits: bool = nodes <= peek(head, NODE_ROWS) and text <= peek(head, TEXT_ROWS)
     return fits and 4 * entries <= 3 * peek(head, TABLE_SLOTS)

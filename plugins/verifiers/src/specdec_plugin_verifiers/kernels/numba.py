@@ -106,7 +106,7 @@ def _rest_of_distribution(q: Any, column: Any, removed: Any) -> float:
 
 @njit(nogil=True, inline="always")
 def _earlier(tokens: Any, j: int) -> bool:
-    """Say whether token j stands before place j too."""
+    """Return whether token j stands before place j too."""
     found = False
     for i in range(j):
         found = found or tokens[i] == tokens[j]
