@@ -1,4 +1,4 @@
-"""Every error that specdec raises on purpose; each says what was given, what was expected, and what to do next."""
+"""Every error that specdec raises on purpose; each reports what was given, what was expected, and what to do next."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Problem:
     """One thing that is wrong: the key it is about, what was given, what was expected, what to do.
 
-    `drafter_only` says that it stands against the plugin's own drafter alone: a host that has the method by itself may
-    go on, with the rest of what the plugin says.
+    `drafter_only` means that it holds against the plugin's own drafter alone: a host that has the method by itself may
+    go on, with the rest of what the plugin gives.
     """
 
     key: str
@@ -41,7 +41,7 @@ class PluginWarning(SpecdecWarning):
 
 
 class ConfigWarning(SpecdecWarning):
-    """A configuration says something that has no effect here."""
+    """A configuration has something without effect here."""
 
 
 class DeprecatedNameWarning(SpecdecWarning, FutureWarning):
@@ -86,7 +86,7 @@ class ConflictError(ConfigError):
 
 
 class PluginError(SpecdecError):
-    """A plugin failed at a stage of loading; `record` says which one, `__cause__` why."""
+    """A plugin failed at a stage of loading; `record` is the plugin's, `__cause__` the reason."""
 
     stage: ClassVar[str] = "load"
 
@@ -176,4 +176,4 @@ class RequestError(SpecdecError, ValueError):
 
 
 class TargetError(SpecdecError):
-    """A language model, a target or a draft, that cannot be loaded or would be run wrongly; says the reason."""
+    """A language model, a target or a draft, that cannot be loaded or would be run wrongly; with the reason."""

@@ -197,7 +197,7 @@ class SpecDecodingStats:
 
     @classmethod
     def of(cls, metrics: SpecMetrics, num_spec_tokens: int) -> SpecDecodingStats:
-        """Return what our counters say, under vLLM's names."""
+        """Return what our counters report, under vLLM's names."""
         stats = cls.new(max(num_spec_tokens, len(metrics.accepted_per_pos)))
         stats.num_drafts, stats.num_draft_tokens = metrics.drafts, metrics.drafted
         stats.num_accepted_tokens = metrics.accepted

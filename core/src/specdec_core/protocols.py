@@ -165,7 +165,7 @@ class Trims(Protocol):
         """Return for each request how many of its drafts are kept, 0..len(confidence[i]), the likeliest first.
 
         `confidence[i]` has the `Draft.confidence` of its drafts, none above that of its parent, and is empty where
-        there are none or they may not be cut. `specdec_core.draft.likeliest` says which drafts stay.
+        there are none or they may not be cut. `specdec_core.draft.likeliest` tells which drafts stay.
         """
 
 

@@ -41,8 +41,8 @@ class Detection:
     """A plugin's claim that a draft source is one of its methods.
 
     method    the method's name
-    strength  "certain" (the checkpoint says so), "likely" (its tensors fit) or "possible" (nothing speaks against it)
-    evidence  config.json keys and tensor names that say so, for people to read
+    strength  "certain" (the checkpoint names it), "likely" (its tensors fit) or "possible" (nothing speaks against it)
+    evidence  config.json keys and tensor names that show it, for people to read
     """
 
     method: str
@@ -117,7 +117,7 @@ class TargetInfo:
     ) -> TargetInfo:
         """Read a target's config.json, under whatever names its family uses and nested or not.
 
-        `max_model_len` is the host's limit; None means what the config says. Raises TargetError naming every figure
+        `max_model_len` is the host's limit; None means that of the config. Raises TargetError naming every figure
         that is missing and the keys that were looked for.
         """
         config = language_config(hf_config)

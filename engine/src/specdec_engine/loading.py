@@ -173,7 +173,7 @@ def _loaded_as(
         return None
     method, keys = found
     logger.warning(
-        "transformers does not know model_type %r of %r; it is loaded as %r, as %s says",
+        "transformers does not know model_type %r of %r; it is loaded as %r, as %s asks",
         draft.hf_config.get("model_type"),
         model,
         keys.get("model_type"),

@@ -35,7 +35,7 @@ modes = pytest.mark.parametrize("mode", MODES)
 
 
 class Mixed(Perfect):
-    """Drafts what the target is going to say, with a wrong id at a place that the text decides, if at any."""
+    """Drafts what the target is going to generate, with a wrong id at a place that the text decides, if at any."""
 
     def row(self, batch: BatchView, i: int) -> Sequence[int]:
         ids = list(super().row(batch, i))[: batch.max_draft[i]]

@@ -219,7 +219,7 @@ def test_eleven_families_draft_and_every_other_one_says_why_not() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "words"),
     [
-        ("deepseek_v3", "MistralLarge3ForCausalLM", "it is an EAGLE head, whatever its model_type says"),
+        ("deepseek_v3", "MistralLarge3ForCausalLM", "it is an EAGLE head, whatever its model_type"),
         ("nemotron_h", "NemotronHForCausalLM", "recurrent layers"),
         ("pangu_ultra_moe", "PanguUltraMoEForCausalLM", "transformers has no class for its target"),
     ],

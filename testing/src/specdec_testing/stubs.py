@@ -122,7 +122,7 @@ def rng_of_text(request: RequestView, seed: int) -> np.random.Generator:
 
 
 class Perfect(Stub):
-    """Drafts what the target is going to say, as recorded from a plain run.
+    """Drafts what the target is going to generate, as recorded from a plain run.
 
     `outputs` maps a prompt (tuple of ids) to its output ids, or to one list of ids a sample for n > 1; or it is a
     function from the request to the output ids. `strayed` counts rows whose text so far is not the recorded one;

@@ -59,7 +59,7 @@ class Texts:
 
 
 def pattern_texts(target: FakeTarget, layers: int, count: int = 40, length: int = 40, cycle: int = 24) -> Texts:
-    """Return texts that go around a cycle of ids, with states by which the target's head says the id that comes next.
+    """Return texts that go around a cycle of ids, with states from which the target's head predicts the next id.
 
     What is between the layers is a vector for each id, with some noise. One text in four is held out.
     """

@@ -108,7 +108,7 @@ class RaggedTree(GarbageTree):
 
 
 class PerfectTree(TreeStub):
-    """Hides what the target is going to say, as recorded from a plain run, in a tree of garbage.
+    """Hides what the target is going to generate, as recorded from a plain run, in a tree of garbage.
 
     `outputs` as in `Perfect`. `right` counts the drafted ids that the target must accept: those of the hidden path, the
     last id of an output apart, since a row that accepts all but that one draws it.

@@ -33,7 +33,7 @@ SHAPES = {
 }
 VOCAB, ROWS = 6, 12_000
 INFO = TargetInfo(model=None, hf_config={}, vocab_size=VOCAB, hidden_size=8, num_layers=1, max_model_len=64)
-LOSSY = "the verifier says that it changes the target's distribution"
+LOSSY = "the verifier declares that it changes the target's distribution"
 
 
 class VerifierContract(PackagingContract, promises=True):

@@ -61,7 +61,7 @@ def examine_all(records: Sequence[Record], catalog: Catalog, timeout: float) -> 
 
 
 def examine(record: Record, catalog: Catalog, timeout: float) -> Examination:
-    """Examine one record; what its metadata already say needs no process."""
+    """Examine one record; what its metadata already tell needs no process."""
     try:
         check_metadata(record)
         if record.kind == "alias":

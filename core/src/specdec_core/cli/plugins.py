@@ -107,7 +107,7 @@ def _describe(catalog: Catalog, record: Record) -> dict[str, Any]:
 
 
 def _describe_draft(record: Record) -> dict[str, Any]:
-    """Return where a draft's files are and what its card and config.json say, as plain data; imports nothing."""
+    """Return where a draft's files are and what is in its card and config.json, as plain data; imports nothing."""
     from specdec_core.registry.drafts import look_at
     from specdec_core.sources import DraftSource
 

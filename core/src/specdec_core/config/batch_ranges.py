@@ -15,7 +15,7 @@ _SIZES: Final = re.compile(r"(\d+)(?:-(\d+))?")
 def read_ranges(value: Any) -> tuple[BatchRange, ...]:
     """Return (start, end, K) sorted by start, of a list of these or of a mapping from "start-end" or "size" to K.
 
-    Bounds are inclusive batch sizes. Raises ValueError that says which range is wrong and how: not whole numbers,
+    Bounds are inclusive batch sizes. Raises ValueError that names which range is wrong and how: not whole numbers,
     start above end, an overlap, or a smallest start other than 1.
     """
     if not isinstance(value, Sequence | Mapping) or isinstance(value, str) or not value:

@@ -18,7 +18,7 @@ def check_k(resolution: Resolution, method: str, traits: MethodTraits) -> None:
     """Check k against what the method's modules can make: one rule and one wording for all methods.
 
     Up to n_predict any k is right. Above it k must be a multiple, and the user is warned that modules are used again;
-    a method that cannot use them again says so with `max_tokens`. For a tree given beforehand k is its nodes.
+    a method that cannot use them again sets `max_tokens`. For a tree given beforehand k is its nodes.
     """
     k, n, most = resolution.config.num_speculative_tokens, traits.n_predict, traits.max_tokens
     if k is None:
@@ -86,7 +86,7 @@ def decide_tensor_parallel(resolution: Resolution, traits: MethodTraits) -> int:
 
 
 def decide_slots(resolution: Resolution, traits: MethodTraits) -> tuple[int, int]:
-    """Return (look-ahead positions, extra input rows) of each request; `MethodTraits` says what they are."""
+    """Return (look-ahead positions, extra input rows) of each request; `MethodTraits` describes them."""
     ahead = traits.lookahead_tokens(resolution.config.num_speculative_tokens or 0)
     if traits.num_lookahead_slots is not None:
         reason = "declared by the method"

@@ -35,7 +35,7 @@ def detect(draft: DraftSource, registry: Registry) -> tuple[Record, str]:
     imported here; one that fails is warned about. Raises ConfigError listing all claims and their evidence if none or
     several are strongest.
     """
-    _ = draft.hf_config  # what cannot be read at all is said once, not by every plugin
+    _ = draft.hf_config  # what cannot be read at all is reported once, not by every plugin
     survey = _survey(draft, registry)
     best = max((STRENGTHS.index(claim.strength) for _, claim in survey.detections), default=-1)
     strongest = [each for each in survey.detections if STRENGTHS.index(each[1].strength) == best]

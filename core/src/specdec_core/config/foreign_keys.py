@@ -114,7 +114,7 @@ FOREIGN: Final[MappingProxyType[str, Foreign]] = MappingProxyType(
         ),
         "enable_global_pool": Foreign(_TENSORRT, "", "methods that keep trees of suffixes use texts of other requests"),
         "global_pool_size": Foreign(_TENSORRT, "max_cached_tokens", "of methods that keep trees of suffixes"),
-        "use_mtp_vanilla": Foreign(_TENSORRT, "", "an option of the method says it: see `specdec plugins show METHOD`"),
+        "use_mtp_vanilla": Foreign(_TENSORRT, "", "an option of the method has it: see `specdec plugins show METHOD`"),
         "mtp_eagle_one_model": Foreign(_TENSORRT, "", _HERE),
         "begin_thinking_phase_token": Foreign(_TENSORRT, "", _ACCEPT),
         "end_thinking_phase_token": Foreign(_TENSORRT, "", _ACCEPT),
@@ -133,7 +133,7 @@ FOREIGN: Final[MappingProxyType[str, Foreign]] = MappingProxyType(
         "dynamic_tree_max_topK": Foreign(_TENSORRT, "tree_top_k"),
         "eagle3_one_model": Foreign(_TENSORRT, "", _HERE),
         "eagle3_layers_to_capture": Foreign(
-            _TENSORRT, "", "the option of the method that says which layers its head reads: see `specdec plugins show`"
+            _TENSORRT, "", "the option of the method for which layers its head reads: see `specdec plugins show`"
         ),
         "max_matching_ngram_size": Foreign(_TENSORRT, "prompt_lookup_max"),
         "is_use_oldest": Foreign(_TENSORRT, "match", '"earliest" for true, "latest" for false'),
@@ -142,7 +142,7 @@ FOREIGN: Final[MappingProxyType[str, Foreign]] = MappingProxyType(
         "use_relaxed_acceptance_for_thinking": Foreign(_TENSORRT, "", _ACCEPT),
         "relaxed_topk": Foreign(_TENSORRT, "", _ACCEPT),
         "relaxed_delta": Foreign(_TENSORRT, "", _ACCEPT),
-        "greedy_sampling": Foreign(_TENSORRT, "", "the request's temperature says so: leave it out"),
+        "greedy_sampling": Foreign(_TENSORRT, "", "the request's temperature does it: leave it out"),
         "allow_advanced_sampling": Foreign(_TENSORRT, "", "all sampling parameters hold: leave it out"),
         "acceptance_window": Foreign(_TENSORRT, "controller", _ADAPTIVE),
         "acceptance_length_threshold": Foreign(_TENSORRT, "controller", _ADAPTIVE),

@@ -1,4 +1,4 @@
-"""What a .gguf file says of the model in it: figures under the names of a config.json, and its tensors' shapes."""
+"""What a .gguf file has of the model in it: figures under the names of a config.json, and its tensors' shapes."""
 
 from __future__ import annotations
 

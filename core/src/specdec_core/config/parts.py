@@ -30,7 +30,7 @@ DECIDED_ONCE: Final = ("rejection_sample_method", "noise", "lossy")
 
 
 def resolve_parts(resolution: Resolution, plugin: LoadedPlugin, options: MethodOptions) -> tuple[ResolvedConfig, ...]:
-    """Resolve what the method says it is made of; problems are noted under the part's place."""
+    """Resolve what the method declares as its parts; problems are noted under the part's place."""
     given: Any = resolution.call(plugin, HOOK, options=options)
     if given is None:
         return ()

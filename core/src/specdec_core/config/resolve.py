@@ -308,7 +308,7 @@ def _verifier(resolution: Resolution, plugin: LoadedPlugin, traits: MethodTraits
 
 
 def _flag(resolution: Resolution, verifier: LoadedPlugin, hook: str) -> bool:
-    """Return what a verifier's plugin says of it by a hook; False where there is no hook."""
+    """Return what a verifier's plugin reports of it by a hook; False where there is no hook."""
     found = resolution.call(verifier, hook, "traits")
     if found is not None and not isinstance(found, bool):
         raise TraitsStageError(verifier.record, f"{hook} returned {found!r}, not a bool", _AUTHORS)

@@ -33,7 +33,7 @@ class Limits(Protocol):
 
     @property
     def traits(self) -> MethodTraits:
-        """What the method says of itself."""
+        """What the method declares."""
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -159,7 +159,7 @@ class DraftBudget:
 
 
 def _trims(controller: object) -> Trims | None:
-    """Return a controller that cuts drafts; None for one that does not, or whose wrapper says so."""
+    """Return a controller that cuts drafts; None for one that does not, or whose wrapper wants none."""
     return controller if isinstance(controller, Trims) and getattr(controller, "trims", True) else None
 
 

@@ -1,4 +1,4 @@
-"""Calls one proposer as the contract says: when, for whom, with which rows, and what happens if it misbehaves."""
+"""Calls one proposer as the contract requires: when, for whom, with which rows, and what happens if it misbehaves."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class ProposerRunner:
             return []
 
     def memory_bytes(self) -> int | None:
-        """Return the bytes that the proposer says it holds; None if it does not tell."""
+        """Return the bytes that the proposer reports as its own; None if it reports none."""
         if not isinstance(self._proposer, MeasuresMemory):
             return None
         try:

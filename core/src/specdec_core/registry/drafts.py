@@ -1,7 +1,7 @@
 """Trained drafts that distributions bring (group `specdec.drafts.v1`): where one is and what it is for; imports none.
 
 The entry point's value names a package; its folder holds config.json and weights, as any checkpoint does, and beside
-them a card, `draft.json`, which says for which target they were trained (docs/drafts.md).
+them a card, `draft.json`, which names the target that they were trained for (docs/drafts.md).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REINSTALL: Final = "Reinstall the distribution, or tell its authors."
 
 @dataclass(frozen=True)
 class DraftCard:
-    """What a draft says of itself in `draft.json`.
+    """What a draft declares in `draft.json`.
 
     target   the model that it was trained for, by the name under which people know it
     method   the method that runs it

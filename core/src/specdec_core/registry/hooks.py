@@ -55,7 +55,7 @@ def check_plugin(manager: pluggy.PluginManager, plugin: Any, record: Record, kno
 
 
 def check_kind(hooks: frozenset[str], record: Record) -> None:
-    """Raise RegisterStageError if the plugin lacks the hook that makes what the record says it is."""
+    """Raise RegisterStageError if the plugin lacks the hook that makes what the record declares."""
     needed = MAKE_HOOKS.get(record.kind)
     if needed is not None and needed not in hooks:
         has = ", ".join(sorted(hooks)) or "no hook at all"

@@ -24,7 +24,7 @@ CORE_PACKAGE = "specdec_core"  # never taken back: classes of ours must stay the
 
 
 def check_metadata(record: Record) -> None:
-    """Raise MetadataStageError or VersionStageError if the record's own data say that it cannot be used."""
+    """Raise MetadataStageError or VersionStageError if the record's own data show that it cannot be used."""
     if record.status in ("needs newer core", "needs newer plugin", "core mismatch"):
         raise VersionStageError(record, record.reason, next_step(record))
     if record.status == "conflict":

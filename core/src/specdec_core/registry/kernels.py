@@ -19,7 +19,7 @@ TRITON: Final = "triton"
 ORDER: Final[dict[str, tuple[str, ...]]] = {"cuda": (TRITON, REFERENCE), "cpu": ("numba", REFERENCE)}
 OTHER_DEVICES: Final = (REFERENCE,)
 BUILT_IN: Final = (TRITON, "numba", REFERENCE)
-PRIORITY: Final = 100  # of a kernel that says what it supports and names none
+PRIORITY: Final = 100  # of a kernel that declares what it supports and names none
 BUILT_IN_PRIORITY: Final = 50  # of the device's fast backend; the reference has 0
 
 logger = logging.getLogger(__name__)

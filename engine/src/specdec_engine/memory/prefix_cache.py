@@ -120,7 +120,7 @@ class PrefixCache:
         self._generation += 1
 
     def _reads(self, request: Request) -> bool:
-        """Whether a request may skip positions: not if it wants to know what the model says at each of them."""
+        """Whether a request may skip positions: not if it wants to know what the model gives at each of them."""
         return self._enabled and request.prompt_logprobs is None
 
     def _is_current(self, request: Request) -> bool:

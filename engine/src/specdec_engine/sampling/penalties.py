@@ -20,7 +20,7 @@ class Penalties(Stage):
     """
 
     def __init__(self, params: SamplingParams, prompt: IntArray) -> None:
-        """Begin with the prompt's ids, each said no times."""
+        """Begin with the prompt's ids, each with count 0."""
         self._repetition = np.float32(params.repetition_penalty)
         self._frequency = np.float32(params.frequency_penalty)
         self._presence = np.float32(params.presence_penalty)

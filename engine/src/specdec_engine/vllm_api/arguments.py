@@ -165,9 +165,9 @@ _CACHE: Final = (
         "prefix_caching_hash_algo prefix_cache_retention_interval",
     )
     | _refused("the KV cache has the dtype of the model", kv_cache_dtype="auto", kv_cache_dtype_skip_layers=[])
-    | _refused("pages have a fixed size", "leave it out; kv_cache_tokens says how many positions", block_size=None)
+    | _refused("pages have a fixed size", "leave it out; kv_cache_tokens is the number of positions", block_size=None)
     | _refused("the KV arena is sized otherwise", "give kv_cache_tokens", num_gpu_blocks_override=None)
-    | _refused("windows are what the model's configuration says", disable_sliding_window=False)
+    | _refused("windows are those of the model's configuration", disable_sliding_window=False)
     | _no_effect("there is one KV arena for layers of all types", "disable_hybrid_kv_cache_manager swa_bounded_replay")
     | _refused(
         "weights and cache stay on one device",

@@ -212,6 +212,6 @@ def _with_spelled(config: Any, spelled: Mapping[str, Any]) -> Any:
     twice = sorted(set(keys) & set(spelled))
     if twice:
         names = [name for name, key in SPELLED.items() if key in twice]
-        message = f"speculative_config has {json.dumps(twice)}, and {', '.join(names)} says it too: leave one out"
+        message = f"speculative_config has {json.dumps(twice)}, and {', '.join(names)} has it too: leave one out"
         raise ConfigError(message)
     return {**keys, **spelled}

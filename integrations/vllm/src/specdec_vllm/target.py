@@ -48,15 +48,15 @@ class TokenTarget:
 
     @property
     def embedding_weight(self) -> Tensor:
-        """Not to be had here: raises TargetError."""
+        """Not available here: raises TargetError."""
         self._refuse("embedding_weight")
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Not to be had here: raises TargetError."""
+        """Not available here: raises TargetError."""
         self._refuse("embed")
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """Not to be had here: raises TargetError."""
+        """Not available here: raises TargetError."""
         self._refuse("compute_logits")
 
     def new_arena(self, num_tokens: int) -> KVArena:

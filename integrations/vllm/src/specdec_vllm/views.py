@@ -206,7 +206,7 @@ class ByName:
     """
 
     def __init__(self, names: Callable[[], Names], welcome: Callable[[SeenRequest], None]) -> None:
-        """Keep where names are to be had at each step."""
+        """Keep where names are found at each step."""
         self._names: Final = names
         self._welcome: Final = welcome
         self._known: dict[str, SeenRequest] = {}

@@ -98,7 +98,7 @@ class DraftCache:
         has the bits of these rows, [rows, words] int64 on the arena's device, for trees whose form the host does not
         know: bit n is the n-th row of this round, whose other rows must have been given in the same way. With `mutual`,
         the new rows of a request see each other in both directions. Rows that nothing is asked of need no attention:
-        `write_pages` puts their keys and values where the tables say.
+        `write_pages` puts their keys and values where the tables point.
         Raises MemoryError if the arena is full.
         """
         entries = [self._rows[name] for name in names]

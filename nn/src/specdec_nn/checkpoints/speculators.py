@@ -44,7 +44,7 @@ def mask_token(config: Config) -> int:
 
 
 def proposed_tokens(config: Config) -> int | None:
-    """Return how many tokens the first proposal method of the checkpoint drafts, None if it does not say."""
+    """Return how many tokens the first proposal method of the checkpoint drafts, None if it gives none."""
     section = config.get(SECTION)
     methods = section.get("proposal_methods") if isinstance(section, Mapping) else None
     first = methods[0] if isinstance(methods, list) and methods and isinstance(methods[0], Mapping) else {}
@@ -53,7 +53,7 @@ def proposed_tokens(config: Config) -> int | None:
 
 
 def verifier_of(config: Config) -> str | None:
-    """Return the name of the target that the checkpoint was made for, None if it does not say."""
+    """Return the name of the target that the checkpoint was made for, None if it gives none."""
     section = config.get(SECTION)
     verifier = section.get("verifier") if isinstance(section, Mapping) else None
     name = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None

@@ -116,7 +116,7 @@ class FusedStack:
     def run(
         self, ids: Tensor, positions: Tensor, step: AttentionStep, arena: KVArena, taps: Sequence[int] = ()
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """Run rows ids [N] int64 at positions [N] int64 through all layers, writing keys and values as `step` says.
+        """Run rows ids [N] int64 at positions [N] int64 through all layers, writing keys and values as `step` has them.
 
         Returns final states [N, H], and the residual stream [N, H] at the input of each layer of `taps`, where the
         number of layers is that after the last one. Call it in inference mode.

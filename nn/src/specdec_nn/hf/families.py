@@ -31,7 +31,7 @@ def check_config(
 ) -> None:
     """Raise TargetError if the configuration names something that a flat ragged batch would compute wrongly.
 
-    `built` says that it is an object of transformers' class, which has read all keys; `by_row` that the host tells the
+    `built` means that it is an object of transformers' class, which has read all keys; `by_row` that the host tells the
     length of each row's text (`specdec_nn.hf.row_tables`); `states` that it keeps recurrent states and takes them back.
     """
     text = text_config(config)

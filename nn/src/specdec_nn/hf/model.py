@@ -132,7 +132,7 @@ class FlatModel:
         rows: Tensor | None,
         lengths: Tensor | None = None,
     ) -> Tensor | None:
-        """Run rows ids [N] int64 at positions [N] int64, and write their keys and values where `step` says.
+        """Run rows ids [N] int64 at positions [N] int64, and write their keys and values where `step` specifies.
 
         Returns logits [R, V] of the rows [R] int64 in the model's dtype; None where `rows` is None: then no head runs.
         `lengths` [N] int64 are those of the texts that rows are turned for, where `row_tables` is there to read them.

@@ -144,7 +144,7 @@ def _failed(source: ModelSource, found: list[str], error: Exception) -> TargetEr
         # transformers looks for this one first, and then names another one.
         if importlib.util.find_spec("sentencepiece") is None and any(name.endswith(".model") for name in found):
             package = "sentencepiece"
-        what, step = f"needs the package {package}", "install it, as the model's page says"
+        what, step = f"needs the package {package}", "install it, as on the model's page"
         if package in PACKAGES:
             step = f"pip install {PACKAGES[package]}"
     said = "; ".join(dict.fromkeys(_short(cause) for cause in (causes[0], causes[-1])))

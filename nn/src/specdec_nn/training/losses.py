@@ -13,7 +13,7 @@ from specdec_nn.training.batches import ahead
 
 
 class Teacher:
-    """What the target says next, among a draft vocabulary.
+    """What the target predicts next, among a draft vocabulary.
 
     EAGLE-3 (arXiv 2503.01840, section 3.1) trains on the target's distribution. What lies outside of the draft
     vocabulary cannot be drafted: the rest is normalised, and rows whose next id is written by the target and is outside

@@ -1,4 +1,4 @@
-"""`confidence`: a draft is cut where its own estimate says that another row brings less than it costs.
+"""`confidence`: a draft is cut where its own estimate shows that another row brings less than it costs.
 
 Estimates are taken as what they turned out to be: of drafts with an estimate in the same tenth, the share that was
 accepted. Of all drafts of a batch, those most likely to be accepted run, as many as bring most tokens per second.

@@ -38,7 +38,7 @@ def detect(draft: DraftSource) -> Detection | None:
 
 
 def method_of_name(architecture: str) -> str | None:
-    """Return the method that an architecture's name says, None if it says neither."""
+    """Return the method that an architecture's name means, None if neither."""
     if "DSpark" in architecture:
         return DSPARK
     is_flash = architecture.startswith("DFlash") or architecture.endswith("DFlash")

@@ -31,7 +31,7 @@ class Layout:
     aux             R_k indices of the target states it reads, ascending; () = the final hidden state
     mask_token      the id in the places of unknown tokens
     mask_embedding  the file with that id's vector, None where it is in the embedding
-    block_size      rows it was trained on, None if it does not say
+    block_size      rows it was trained on, None if it gives none
     from_anchor     the row of the newest id is a prediction already
     value_scale     factor of all values
     additions       what it has on top of its block

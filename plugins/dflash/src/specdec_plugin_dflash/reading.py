@@ -133,7 +133,7 @@ def mask_token(config: Mapping[str, Any]) -> int | None:
 
 
 def block_size(config: Mapping[str, Any]) -> int | None:
-    """Return the rows that the head was trained on, None if config.json does not say."""
+    """Return the rows that the head was trained on, None if config.json gives none."""
     for key in ("block_size", "dspark_block_size"):
         value = setting(config, key)
         if _is_count(value):

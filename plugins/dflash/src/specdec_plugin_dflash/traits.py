@@ -36,7 +36,7 @@ def traits_of(ctx: MethodContext[DFlashOptions]) -> MethodTraits:
 
 
 def defaults_of(ctx: MethodContext[DFlashOptions]) -> Sequence[Default]:
-    """Return k where the checkpoint says it: as many drafts as a block has places for them."""
+    """Return k where the checkpoint gives it: as many drafts as a block has places for them."""
     if ctx.draft is None:
         return []
     config = ctx.draft.hf_config

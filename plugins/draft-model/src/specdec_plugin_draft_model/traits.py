@@ -123,7 +123,7 @@ def _quantization_problems(options: DraftModelOptions, draft: DraftSource) -> It
 
 
 def quantization_of(config: Mapping[str, Any]) -> str | None:
-    """Return by what a checkpoint says it is quantised, None if it is not."""
+    """Return by what a checkpoint is quantised, None if it is not."""
     said = config.get("quantization_config")
     return str(said.get("quant_method")) if isinstance(said, Mapping) else None
 

@@ -37,7 +37,7 @@ def traits_of(ctx: MethodContext[EagleOptions]) -> MethodTraits:
 
 
 def defaults_of(ctx: MethodContext[EagleOptions]) -> Sequence[Default]:
-    """Return k where the tree or the checkpoint says it."""
+    """Return k where the tree or the checkpoint gives it."""
     tree = ctx.options.speculative_token_tree
     if tree is not None:
         reason = f"the nodes of speculative_token_tree, {len(tree)}"

@@ -129,7 +129,7 @@ class MedusaReader(CheckpointReader[Layout]):
             wanted += [name.removesuffix("weight") + "bias" for name in wanted]
         wanted += [HEAD.format(head) for head in (range(1) if shared else range(heads))]
         lacks_heads = self.missing(wanted) == [HEAD.format(head) for head in range(1, heads)]
-        step = "if the first head serves all, its config.json must say original_lm_head true"
+        step = "if the first head serves all, its config.json must have original_lm_head true"
         return self.require(wanted, step if lacks_heads else INCOMPLETE)
 
     def _has_target_width(self) -> bool:

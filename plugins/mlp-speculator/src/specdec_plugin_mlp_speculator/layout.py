@@ -180,7 +180,7 @@ class SpeculatorReader(CheckpointReader[Layout]):
         if said is not None and stored > said:
             self.wrong(f"its config.json has n_predict {said}, and its tensors are those of {stored} heads")
         elif said is None and self.tied:
-            self.wrong("its heads are tied, and its config.json does not say n_predict, their number")
+            self.wrong("its heads are tied, and its config.json has no n_predict, their number")
         return int(said or stored)
 
     def _is_whole(self, n_predict: int) -> bool:
@@ -196,7 +196,7 @@ class SpeculatorReader(CheckpointReader[Layout]):
             projections = [name for gates in names.PROJECTIONS[:n_predict] for name in gates]
             wanted += [names.TABLE, *projections, *names.CELL_NORM, *names.STATE_NORM]
         only_first = not self.tied and all(int(name.split(".")[1]) < 2 for name in self.files)
-        step = "if its heads share them, its config.json must say tie_weights true"
+        step = "if its heads share them, its config.json must have tie_weights true"
         return self.require(wanted, step if only_first else INCOMPLETE)
 
     def _inner(self) -> int:

@@ -44,7 +44,7 @@ def problems_of_form(options: MlpSpeculatorOptions, reading: SpeculatorReader, l
     form = form_of(options, reading)
     if form is None:
         key = TOP_K if options.top_k_tokens_per_head is None else "n_candidates"
-        message = f"trees need it, and config.json of {reading.model!r} does not say it"
+        message = f"trees need it, and config.json of {reading.model!r} does not have it"
         return [Problem(key=key, message=message, next_step=f"give {key}")]
     problems = []
     if len(form.widths) > layout.n_predict:

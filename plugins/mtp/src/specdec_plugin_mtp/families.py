@@ -32,7 +32,7 @@ QWEN: Final = ("mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", 
 MISTRAL_LARGE_3: Final = Family(
     title="Mistral Large 3",
     architectures=("MistralLarge3ForCausalLM",),
-    why_not="as a draft it is an EAGLE head, whatever its model_type says: name the method of such heads",
+    why_not="as a draft it is an EAGLE head, whatever its model_type: name the method of such heads",
     vllm_drafts=False,
 )
 DEEPSEEK_V3: Final = Family(

@@ -33,7 +33,7 @@ def hyper_connections(config: Config, modules: int | None) -> Config:
     try:
         return {"hc_mult": int(count), **shared_indices(config, modules)}
     except (TypeError, ValueError) as error:
-        message = f"config.json must say its number of residual streams as hc_count, got {count!r}"
+        message = f"config.json must have its number of residual streams as hc_count, got {count!r}"
         raise ConfigError(message) from error
 
 
@@ -55,14 +55,14 @@ def experts_of_modules(config: Config, modules: int | None) -> Config:
     text["model_type"] = "qwen3_5_moe_text"
     for key in ("num_experts", "num_experts_per_tok"):
         if f"mtp_{key}" not in text:
-            message = f"config.json must say how many experts its MTP modules have: no text_config.mtp_{key}"
+            message = f"config.json must have the number of experts of its MTP modules: no text_config.mtp_{key}"
             raise ConfigError(message)
         text[key] = text[f"mtp_{key}"]
     return {"text_config": text}
 
 
 def from_mtp_config(config: Config, modules: int | None) -> Config:
-    """Return what mtp_config says of the modules."""
+    """Return what mtp_config has of the modules."""
     said = config["mtp_config"]
     return {
         "num_nextn_predict_layers": modules,

@@ -52,7 +52,7 @@ def converted(config: Config) -> dict[str, Any]:
     new = copy.deepcopy(dict(view))
     modules, _ = family.count(view)
     if family.required and not is_count(modules):
-        message = f"config.json of {family.title} must say {' or '.join(family.counts)}, at least 1; got {modules!r}"
+        message = f"config.json of {family.title} must have {' or '.join(family.counts)}, at least 1; got {modules!r}"
         raise ConfigError(message)
     if family.becomes is not None:
         new["model_type"] = family.becomes

@@ -1,4 +1,4 @@
-"""What a checkpoint says of its MTP modules: family, number, sizes, which of them are there; no torch, no weights."""
+"""What a checkpoint has of MTP modules: family, number, sizes, which of them are there; no torch, no weights."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Reading:
 
     @property
     def n_predict(self) -> int | None:
-        """The number of modules, None where config.json does not say one that can be."""
+        """The number of modules, None where config.json has none that can be."""
         number = self.said[0]
         return number if is_count(number) else None
 
@@ -73,7 +73,7 @@ class Reading:
     def lacks(self, module: int) -> tuple[str, ...]:
         """Return parts of names that no tensor has, of those that module `module` (from 0) must have.
 
-        Raises ConfigError if names cannot be read, or if config.json does not say how many layers there are.
+        Raises ConfigError if names cannot be read, or if config.json has no number of layers.
         """
         names = [f".{name}." for name in self.source.tensor_names]
         return tuple(part for part in self._parts(module) if not any(f".{part}." in name for name in names))
@@ -83,7 +83,7 @@ class Reading:
         layer = None
         if any("{layer}" in name for name in wanted):
             if self.num_layers is None:
-                message = f"config.json of {self.source.model!r} does not say how many layers the model has"
+                message = f"config.json of {self.source.model!r} has no number of layers"
                 raise ConfigError(message)
             layer = self.num_layers + module
         return [name.format(i=module, layer=layer) for name in wanted]
@@ -118,7 +118,7 @@ class Reading:
 
     @property
     def proposed(self) -> int | None:
-        """How many tokens a file of its own asks to be drafted, None if it does not say."""
+        """How many tokens a file of its own asks to be drafted, None if it gives none."""
         return proposed_tokens(self.source.hf_config)
 
     def described(self) -> str:

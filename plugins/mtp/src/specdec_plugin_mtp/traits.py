@@ -20,7 +20,7 @@ def default_model_of(target: TargetInfo) -> Default | None:
 
 
 def defaults_of(ctx: MethodContext[MtpOptions]) -> Sequence[Default]:
-    """Return k: what the file proposes, or the number of modules, if the checkpoint says it."""
+    """Return k: what the file proposes, or the number of modules, if the checkpoint gives it."""
     reading = None if ctx.draft is None else Reading.of(ctx.draft)
     if reading is None or reading.family is None or reading.n_predict is None:
         return []

@@ -25,7 +25,7 @@ class Prompter:
     """Makes prompts for one tokenizer."""
 
     def __init__(self, tokenizer: Any, end_ids: frozenset[int], *, chat: bool = True) -> None:
-        """Take the ids that end a text. With `chat` False, a chat template is left out of account.
+        """Take the ids that end a text. With `chat` False, a chat template is ignored.
 
         Raises RequestError without a tokenizer.
         """

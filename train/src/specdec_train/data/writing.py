@@ -43,7 +43,7 @@ class Writer:
     """Appends shards to a folder, new or begun before."""
 
     def __init__(self, folder: str | Path, manifest: Manifest) -> None:
-        """Make the folder, or go on in one with the same settings; the shards of `manifest` are left out of account.
+        """Make the folder, or go on in one with the same settings; the shards of `manifest` are ignored.
 
         A folder in which nothing was collected yet takes the new settings.
 

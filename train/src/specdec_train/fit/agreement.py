@@ -1,4 +1,4 @@
-"""How often a head drafts what its target says, by depth, on texts that it was not trained on; it knows no method."""
+"""How often a head drafts what its target predicts, by depth, on texts it was not trained on; it knows no method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = 512  # whose logits over the whole vocabulary are computed at a time
 
 
 class Agreement:
-    """Held-out batches, with what the target says at each of their rows."""
+    """Held-out batches, with what the target predicts at each of their rows."""
 
     def __init__(
         self, target: TargetHandle, requests: Sequence[TrainingRequest], shape: tuple[int, int], ids: int
@@ -32,7 +32,7 @@ class Agreement:
             ids -= ids_in(chosen)
 
     def measure(self, trainer: Trainer) -> list[float] | None:
-        """Return for each depth the share of rows whose draft is the id that the target says; None without texts.
+        """Return for each depth the share of rows whose draft is the id that the target predicts; None without texts.
 
         Rows count whose newest id was written by the target, where drafts would be made in decoding; drafts before the
         one that counts are those of the text.
@@ -53,6 +53,6 @@ class Agreement:
 
 
 def _said(target: TargetHandle, batch: TrainingBatch) -> Tensor:
-    """Return the id [S, L] that the target says behind each row."""
+    """Return the id [S, L] that the target predicts behind each row."""
     rows = torch.split(batch.last.to(target.dtype).flatten(0, 1), ROWS)
     return torch.cat([target.compute_logits(part).argmax(dim=-1) for part in rows]).view(batch.ids.shape).clone()

@@ -1,4 +1,4 @@
-"""Which setups of vLLM a method can run in that is shown the target's rows; each refusal says what to do."""
+"""Which setups of vLLM a method can run in that is shown the target's rows; each refusal states what to do."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Token trees as bits: which earlier keys of its own tree a row sees; it does not know attention, pages or requests.
 
-The rows of a tree are the newest id and then its nodes in order, a parent before its children. Bit b of a row says that
+The rows of a tree are the newest id and then its nodes in order, parents before children. Bit b of a row means that
 row b of the tree is the row itself or an ancestor of it: the tree mask of SpecInfer (arXiv 2305.09781, section 4).
 """
 

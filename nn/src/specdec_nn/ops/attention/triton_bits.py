@@ -1,6 +1,6 @@
 """Tree bits inside Triton kernels: what a row's words of int32 say about its ancestors; they know nothing of attention.
 
-The words are the int64 of `ancestor_bits` read as halves: bit b of a row says that node b is the row or above it.
+The words are the int64 of `ancestor_bits` read as halves: bit b of a row means that node b is the row or above it.
 """
 
 # Triton reads annotations as code of the kernel, so kernels carry none but constexpr.

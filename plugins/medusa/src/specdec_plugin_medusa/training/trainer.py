@@ -66,7 +66,7 @@ class MedusaTrainer:
     def loss(self, batch: TrainingBatch, progress: float) -> Tensor:
         """Return how far the drafts of each head are from the target's distribution."""
         teacher, last = self._known_teacher(), batch.last.float()
-        wanted = teacher.probabilities(batch, 1)  # head k drafts what the target says 1 + k rows behind
+        wanted = teacher.probabilities(batch, 1)  # head k drafts what the target predicts 1 + k rows behind
         losses = []
         for head in range(self._options.steps):
             counts = teacher.counts(batch, 1 + head, self._options.prompt_weight) * unbroken(batch, 0, 1 + head)

@@ -110,7 +110,7 @@ class FlatBlock:
         self._binding = Binding(nn.ModuleList([layer]), kernels.get("attention", device), linear)
 
     def __call__(self, x: Tensor, positions: Tensor, arena: KVArena, step: AttentionStep) -> Tensor:
-        """Return [N, H] of rows x [N, H] at positions [N], and write their keys and values where `step` says."""
+        """Return [N, H] of rows x [N, H] at positions [N], and write their keys and values where `step` specifies."""
         places = positions.unsqueeze(0)
         turn = self._rotary(x.unsqueeze(0), places)
         with self._binding:
