@@ -95,7 +95,7 @@ def test_the_speculative_keys_may_be_arguments_of_their_own(model: Any) -> None:
     with LLM(hf_model=model, spec_method="ngram", spec_tokens=3) as llm:
         assert llm.resolved_config is not None
         assert (llm.resolved_config.method, llm.resolved_config.num_speculative_tokens) == ("ngram", 3)
-    with pytest.raises(ConfigError, match="spec_tokens says it too"):
+    with pytest.raises(ConfigError, match="spec_tokens has it too"):
         LLM(hf_model=model, speculative_config={"method": "ngram", "num_speculative_tokens": 4}, spec_tokens=3)
 
 

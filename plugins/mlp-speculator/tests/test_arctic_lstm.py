@@ -123,11 +123,11 @@ def test_it_is_recognised_with_k_and_evidence(tmp_path: Path) -> None:
         ({"tie_weights": None}, "tie_weights None, and"),
         ({"inner_dim": f"{INNER}.{INNER}"}, "several layers for one, which are not built here"),
         ({"proj_dim": [INNER, INNER]}, "several layers for one"),
-        ({"proj_dim": "25"}, rf"says proj_dim 25, and forget_proj.0.weight is \[{INNER}, {WIDTH}\]"),
-        ({"emb_dim": 25}, "says emb_dim 25"),
+        ({"proj_dim": "25"}, rf"has proj_dim 25, and forget_proj.0.weight is \[{INNER}, {WIDTH}\]"),
+        ({"emb_dim": 25}, "has emb_dim 25"),
         ({"inner_dim": "wide"}, "inner_dim 'wide', and that is a whole number"),
         ({"input_hidden_dim": 48}, f"for a target of width 48, and this one has {WIDTH}"),
-        ({"n_predict": None, "num_lookahead_tokens": None}, "does not say n_predict"),
+        ({"n_predict": None, "num_lookahead_tokens": None}, "has no n_predict"),
     ],
 )
 def test_a_configuration_that_the_tensors_contradict_is_refused(

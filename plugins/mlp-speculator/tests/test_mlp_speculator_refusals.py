@@ -25,7 +25,7 @@ def test_a_missing_tensor_is_named(kind: str, tmp_path: Path) -> None:
 
 def test_heads_stored_once_need_the_key_that_ties_them(tmp_path: Path) -> None:
     tensors = tensors_of(TIED, once=True)
-    with pytest.raises(ConfigError, match=r"missing: emb\.1\.weight.*must say tie_weights true"):
+    with pytest.raises(ConfigError, match=r"missing: emb\.1\.weight.*must have tie_weights true"):
         resolve_config(save(tmp_path / "a", tensors, {**TIED_CONFIG, "tie_weights": False}))
     del tensors["speculator.proj.1.weight"]
     with pytest.raises(ConfigError, match=r"missing: proj\.1\.weight \("):
@@ -33,11 +33,11 @@ def test_heads_stored_once_need_the_key_that_ties_them(tmp_path: Path) -> None:
 
 
 def test_the_number_of_heads_must_be_known_and_right_as_constants_depend_on_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="says n_predict 2, and its tensors are those of 3 heads"):
+    with pytest.raises(ConfigError, match="has n_predict 2, and its tensors are those of 3 heads"):
         resolve_config(save(tmp_path / "a", PLAIN, config(n_predict=2)))
     with pytest.raises(
         ConfigError,
-        match=r"^speculative_config cannot be used: model: .*tied, and its config\.json does not say n_predict",
+        match=r"^speculative_config cannot be used: model: .*tied, and its config\.json has no n_predict",
     ):
         resolve_config(save(tmp_path / "b", tensors_of(TIED, once=True), {**TIED_CONFIG, "n_predict": None}))
 
@@ -77,7 +77,7 @@ def test_a_shape_that_does_not_fit_the_others_is_named(name: str, shape: tuple[i
 
 def test_an_inner_width_that_the_tensors_contradict_is_refused_with_both(tmp_path: Path) -> None:
     for given in (25, 0):
-        with pytest.raises(ConfigError, match=rf"says inner_dim {given}, and .* is \[24, {WIDTH}\]"):
+        with pytest.raises(ConfigError, match=rf"has inner_dim {given}, and .* is \[24, {WIDTH}\]"):
             resolve_config(save(tmp_path / str(given), PLAIN, config(inner_dim=given)))
 
 

@@ -168,7 +168,7 @@ def test_a_mimo_is_loaded_as_what_it_is_made_like_and_says_what_a_plain_one_says
             assert type(llm._engine.target.model).__name__ == "Qwen2ForCausalLM"
             assert llm.resolved_config is not None
             assert llm.resolved_config.method == "mtp"
-        assert f"does not know model_type 'mimo' of {folder!r}; it is loaded as 'qwen2', as mtp says" in caplog.text
+        assert f"does not know model_type 'mimo' of {folder!r}; it is loaded as 'qwen2', as mtp asks" in caplog.text
 
 
 @pytest.mark.parametrize("keys", [None, {"method": "ngram", "num_speculative_tokens": 2}])

@@ -98,9 +98,9 @@ def test_families_known_by_their_class_alone_do_not_match_again_once_converted()
     ("config", "message"),
     [
         (of_type("dots3_note", mtp_layer_types=["a", "b"]), "has 2 mtp_layer_types for 1 MTP modules"),
-        (of_type("inkling_model"), r"Inkling must say mtp_config\.num_nextn_predict_layers, at least 1; got None"),
+        (of_type("inkling_model"), r"Inkling must have mtp_config\.num_nextn_predict_layers, at least 1; got None"),
         (of_type("inkling_model", mtp_config={"num_nextn_predict_layers": 0}), "at least 1; got 0"),
-        (of_type("glm5_next"), "GLM-5 next must say .*num_nextn_predict_layers"),
+        (of_type("glm5_next"), "GLM-5 next must have .*num_nextn_predict_layers"),
         (of_type("qwen4_exp_text", num_nextn_predict_layers=1), "hc_count, got None"),
         (of_type("interns2_mobius", text_config={"mtp_num_hidden_layers": 1}), r"no text_config\.mtp_num_experts"),
     ],
