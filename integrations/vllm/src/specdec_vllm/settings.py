@@ -61,9 +61,7 @@ def wanted(vllm_config: Any) -> dict[str, Any]:
         additional = vllm_config.additional_config
         given = additional.get(KEY) if isinstance(additional, Mapping) else None
     if given is None:
-        message = (
-            f"specdec_vllm.Proposer was asked for, and no method is named: add --additional-config {EXAMPLE}"
-        )
+        message = f"specdec_vllm.Proposer was asked for, and no method is named: add --additional-config {EXAMPLE}"
         raise ConfigError(message)
     return with_k(SpeculativeConfig.parse(given).as_json(), speculative.num_speculative_tokens)
 
