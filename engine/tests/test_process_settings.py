@@ -74,7 +74,10 @@ def test_after_building_running_streaming_and_closing(folder: Path, method: str)
         llm.close()
 
 
+# numba marks its errors in colour where colorama is installed, as it comes with mkdocs, and that registers something at
+# exit: the library's doing, and not ours.
 IMPORTS = """
+import numba.cpython.listobj
 from specdec_testing.settings import unchanged
 with unchanged():
     import specdec_engine, specdec_plugin_ngram.kernels.numba, specdec_plugin_verifiers.kernels.numba
