@@ -67,6 +67,7 @@ class Clock:
     def __init__(self, llm: LLM) -> None:
         """Measure every later step of the engine."""
         self.times: dict[str, list[float]] = {"propose": [], "forward": []}
+        # With a method there is a runner, which the type leaves open.
         for part, owner in (("propose", llm._engine.runner._proposer), ("forward", llm._engine.target)):  # type: ignore[union-attr]
             setattr(owner, part, self._timed(part, getattr(owner, part)))
 

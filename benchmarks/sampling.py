@@ -166,6 +166,7 @@ def verifying(sampler: Sampler, rows: int, budget: float) -> list[Verifying]:
         verifier = make_verifier(resolve(config, info, registry), registry)
         greedy = np.zeros(1, np.bool_)
         (call,) = timed(
+            # mypy cannot infer the types of defaults.
             (lambda v=verifier, d=draft, g=greedy: v.verify(d, processed, noise, draws, g),),  # type: ignore[misc]
             budget,
         )

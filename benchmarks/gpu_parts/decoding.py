@@ -166,6 +166,7 @@ def graphs(device: torch.device) -> list[dict[str, Any]]:
 
 def label(options: dict[str, Any]) -> str:
     """Return how an engine runs, in words."""
+    # The options are of any type: what is no bool finds nothing.
     return {True: ", without graphs", False: ", with graphs"}.get(options.get("enforce_eager"), "")  # type: ignore[arg-type]
 
 

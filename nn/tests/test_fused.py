@@ -17,13 +17,14 @@ from specdec_nn.fused.trial import fuse
 from specdec_nn.hf.binding import packed_linear
 from specdec_nn.hf.model import FlatModel
 from specdec_nn.hf.probe import probe
+from specdec_nn.ops.linear.numba import PANEL
 from specdec_testing.targets import tiny_target
 
 CONTEXT = 20
 
 
-def made(family: str, dtype: torch.dtype) -> tuple[FlatModel, FusedStack]:
-    model = tiny_target(family, dtype=dtype)
+def made(family: str, dtype: torch.dtype, **config: Any) -> tuple[FlatModel, FusedStack]:
+    model = tiny_target(family, dtype=dtype, **config)
     flat = FlatModel(model, model.config.num_hidden_layers, 128, Registry(Catalog.discover()).kernels)
     probe(flat)
     assert fuse(flat) is None
@@ -62,6 +63,20 @@ def test_a_row_has_the_same_bits_whatever_the_number_of_rows(family: str, dtype:
     alone, _ = rows_of(flat, [1] * 12, [])
     for counts in ([12], [5, 7], [2, 1, 9]):
         assert torch.equal(rows_of(flat, counts, [])[0], alone)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_threads_with_several_parts_of_a_layer_write_the_same_bits(family: str) -> None:
+    """Layers of the usual tiny width have one part for each of two threads; the last of these is not a whole one."""
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            flat, _ = made(family, torch.bfloat16, intermediate_size=7 * PANEL + 32)
+            found.append(rows_of(flat, [1, 11], [])[0])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(logits, found[0]) for logits in found)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

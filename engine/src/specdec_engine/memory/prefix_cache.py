@@ -112,6 +112,7 @@ class PrefixCache:
         slots = arena.slots(request.segment, start, count, written=False).astype(np.int64)
         hidden, aux = (arena.kept_beside(name) for name in ("hidden", "aux"))
         with torch.inference_mode():
+            # mypy knows no length of a tuple that is made of a generator.
             return tuple(None if kept is None else kept[to_device(slots, kept.device)] for kept in (hidden, aux))  # type: ignore[return-value]
 
     def reset(self) -> None:

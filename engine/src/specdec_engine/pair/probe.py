@@ -75,6 +75,7 @@ class _Watched:
     ) -> None:
         if self._earlier and count:
             before = self._last.get(request.id, (None, None))
+            # mypy knows no length of a tuple that is made of a generator.
             self._last[request.id] = tuple(None if part is None else part[-1:].clone() for part in (hidden, aux))  # type: ignore[assignment]
             hidden, aux = (_earlier(part, row) for part, row in zip((hidden, aux), before, strict=True))
         self._runner.commit(request, start, count, hidden, aux)

@@ -29,6 +29,7 @@ from specdec_nn.ops.cpu.records import address_of
 from specdec_nn.ops.cpu.team import RUN, run_by_numba
 
 LINE: Final = 64  # bytes of a cache line, which every buffer begins with
+# A structured dtype has names; those of any dtype may be None.
 PLANNED: Final = CALL.names[CALL.names.index("page_size") : CALL.names.index("scale")]  # type: ignore[index,union-attr]
 
 
