@@ -105,9 +105,11 @@ class Trainer(Protocol):
         """All that training changes, and what was measured once on the data: the state of its state_dict is resumed."""
 
     def parameters(self) -> Sequence[Mapping[str, Any]]:
-        """Return groups of parameters, as optimizers take them: "params", and "scale", a factor of the learning rate.
+        """Return groups of parameters, as optimizers take them: "params", "scale" and "orthogonal".
 
-        "scale" is 1 where it is left out.
+        "scale" is a factor of the learning rate, 1 where it is left out. "orthogonal" is whether the group's matrices
+        map hidden states to hidden states, so that an optimizer may orthogonalize their updates (Muon); it is False
+        where it is left out, as for output heads and embeddings.
         """
 
     def loss(self, batch: TrainingBatch, progress: float) -> Tensor:

@@ -64,6 +64,7 @@ def settings(data: Data, **changes: Any) -> Settings:
         "ids": 4000,
         "lanes": 4,
         "width": 48,
+        "optimizer": "muon",
         "lr": 3e-3,
         "evaluate_every": 900,
     }

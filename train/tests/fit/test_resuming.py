@@ -35,7 +35,12 @@ def outcome(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return all tensors of the last checkpoint and of the head, and the log without times."""
     state = files.read_checkpoint(folder)
     assert state is not None
-    moments = {f"{i}.{name}": value for i, own in state["optimizer"]["state"].items() for name, value in own.items()}
+    moments = {
+        f"{number}.{i}.{name}": value
+        for number, optimizer in enumerate(state["optimizers"])
+        for i, own in optimizer["state"].items()
+        for name, value in own.items()
+    }
     log = [{key: value for key, value in line.items() if key != "seconds"} for line in read_log(folder)]
     return {**state["module"], **moments}, log
 
@@ -146,6 +151,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"lr": 1e-4}, "lr 0.003 and not 0.0001"),
+        ({"optimizer": "adamw"}, "optimizer 'muon' and not 'adamw'"),
         ({"options": {"draft_vocab": 40}}, "options"),
         ({"seed": 4}, "seed 0 and not 4"),
         ({"ids": 5000}, "ids 4000 and not 5000"),

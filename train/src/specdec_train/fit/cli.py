@@ -18,6 +18,10 @@ def fit(
     model: Annotated[str | None, typer.Option(help="The target. Left out: as the data name it.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.01, help="Train on as many ids as fit into this time.")] = None,
     epochs: Annotated[float | None, typer.Option(min=0.01, help="Train on so many passes over the data.")] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="muon or adamw. Left out: muon where the device multiplies bfloat16 natively, else adamw."),
+    ] = None,
     lr: Annotated[float, typer.Option(min=0.0, help="Largest learning rate.")] = 1e-3,
     batch_ids: Annotated[int, typer.Option(min=2, help="Ids of a batch.")] = 768,
     window: Annotated[int, typer.Option(min=2, help="Ids of a text that are read together, at most.")] = 256,
@@ -29,7 +33,12 @@ def fit(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of first weights and of the order.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Left out: torch's own number.")] = None,
-    compute: Annotated[str, typer.Option(help="Dtype of products: float32 or bfloat16.")] = "float32",
+    compute: Annotated[
+        str | None,
+        typer.Option(
+            help="Dtype of products: float32 or bfloat16. Left out: bfloat16 where the device has it natively."
+        ),
+    ] = None,
     evaluate_every: Annotated[int, typer.Option(min=1, help="Ids between two measurements of agreement.")] = 20_000,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     plugin: Annotated[list[str] | None, typer.Option(help="Unpackaged plugin, NAME=./mine.py.")] = None,
@@ -38,13 +47,18 @@ def fit(
     if (minutes is None) == (epochs is None):
         message = "give --minutes or --epochs, and not both"
         raise RequestError(message)
-    if compute not in ("float32", "bfloat16"):
+    if compute not in (None, "float32", "bfloat16"):
         message = f"--compute {compute!r} is unknown; expected float32 or bfloat16"
+        raise RequestError(message)
+    if optimizer not in (None, "muon", "adamw"):
+        message = f"--optimizer {optimizer!r} is unknown; expected muon or adamw"
         raise RequestError(message)
     import torch
 
     from specdec_engine.cli import read_plugins
+    from specdec_nn.hf.loading import resolve_device
     from specdec_train.data import Data
+    from specdec_train.fit.optimizers import multiplies_bfloat16
     from specdec_train.fit.progress import Progress, shares
     from specdec_train.fit.session import Fitting
     from specdec_train.fit.settings import Settings
@@ -54,6 +68,7 @@ def fit(
     named = {"steps": steps, "draft_vocab": draft_vocab, "intermediate": intermediate}
     options = {key: value for key, value in named.items() if value is not None} | read_pairs(option or [])
     opened = Data(data)
+    native = multiplies_bfloat16(resolve_device(device))
     wanted = Settings(
         method=method,
         options=options,
@@ -63,10 +78,11 @@ def fit(
         ids=0,
         lanes=max(batch_ids // window, 1),
         width=min(window, batch_ids),
+        optimizer=optimizer or ("muon" if native else "adamw"),
         lr=lr,
         seed=seed,
         evaluate_every=evaluate_every,
-        compute=compute,
+        compute=compute or ("bfloat16" if native else "float32"),
         minutes=minutes,
     )
     fitting = Fitting(

@@ -21,6 +21,7 @@ from specdec_nn.training.batches import Packing, ids_in, moved
 from specdec_train.fit.agreement import Agreement
 from specdec_train.fit.files import EXPORT, read_checkpoint, write_checkpoint, write_head
 from specdec_train.fit.log import Log
+from specdec_train.fit.optimizers import optimizers
 from specdec_train.fit.schedule import rate
 from specdec_train.fit.settings import Settings
 
@@ -74,16 +75,16 @@ class Loop:
     place: Place = field(default_factory=Place)
 
     def __post_init__(self) -> None:
-        """Make the optimizer, and go on where the last checkpoint is."""
+        """Make the optimizers, and go on where the last checkpoint is."""
         s = self.settings
-        self._groups = groups(self.trainer, s)
-        self._optimizer = torch.optim.AdamW(self._groups, lr=s.lr, betas=(0.9, 0.95), fused=True)
+        self._optimizers = optimizers(self.trainer, s)
         self._packing = Packing(self.data.requests(), s.lanes, s.width)
         self._measured: list[float] | None = None
         state = read_checkpoint(self.folder)
         if state is not None:
             self.trainer.module.load_state_dict(state["module"])
-            self._optimizer.load_state_dict(state["optimizer"])
+            for each, kept in zip(self._optimizers, state["optimizers"], strict=True):
+                each.load_state_dict(kept)
             torch.set_rng_state(state["rng"])
             self.place, self._measured = Place(**state["place"]), state["measured"]
         self._log = Log(self.folder, None if state is None else self.place.ids)
@@ -131,14 +132,16 @@ class Loop:
     def _step(self, batch: TrainingBatch) -> float:
         s, done = self.settings, self.place.ids / self.settings.ids
         factor = rate(done, s.warmup, s.floor)
-        for group in self._optimizer.param_groups:
-            group["lr"] = s.lr * group["scale"] * factor
-        self._optimizer.zero_grad(set_to_none=True)
+        for each in self._optimizers:
+            for group in each.param_groups:
+                group["lr"] = s.lr * group["scale"] * factor
+            each.zero_grad(set_to_none=True)
         with compute(s.compute, self.device):
             loss = self.trainer.loss(batch, done)
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self.trainer.module.parameters(), s.clip)
-        self._optimizer.step()
+        for each in self._optimizers:
+            each.step()
         return float(loss.detach())
 
     def _measure(self, loss: float | None) -> None:
@@ -149,7 +152,7 @@ class Loop:
         write_head(self.folder / EXPORT, self.trainer.head())
         place.losses, place.batches = 0.0, 0
         self._pass_time()
-        lr = self._optimizer.param_groups[0]["lr"]
+        lr = self._optimizers[0].param_groups[0]["lr"]
         seconds = round(place.seconds, 1)
         self._log.add(ids=place.ids, step=place.step, loss=loss, agreement=self._measured, seconds=seconds, lr=lr)
 
@@ -161,25 +164,12 @@ class Loop:
     def _save(self) -> None:
         state = {
             "module": self.trainer.module.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizers": [each.state_dict() for each in self._optimizers],
             "rng": torch.get_rng_state(),
             "place": vars(self.place),
             "measured": self._measured,
         }
         write_checkpoint(self.folder, state)
-
-
-def groups(trainer: Trainer, settings: Settings) -> list[dict[str, Any]]:
-    """Return the optimizer's groups: those of the trainer, each parted into matrices, which decay, and others."""
-    found = []
-    for group in trainer.parameters():
-        scale = float(group.get("scale", 1.0))
-        for is_matrix in (True, False):
-            own = [each for each in group["params"] if (each.ndim > 1) == is_matrix]
-            decay = settings.weight_decay if is_matrix else 0.0
-            if own:
-                found.append({"params": own, "scale": scale, "weight_decay": decay})
-    return found
 
 
 def compute(dtype: str, device: torch.device) -> AbstractContextManager[Any]:

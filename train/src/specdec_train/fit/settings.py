@@ -12,7 +12,7 @@ from specdec_core.errors import RequestError
 from specdec_train.fit.files import write_json
 
 NAME: Final = "run.json"
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,7 @@ class Settings:
     data, shards     the folder of data, and the sha256 of each shard that is read, in order
     ids              how many ids are trained on in all; passes over the data follow each other
     lanes, width     the shape of a batch
+    optimizer        "muon" or "adamw"
     lr               largest learning rate; it rises over the first `warmup` of the ids, and falls to `floor` of itself
     weight_decay     of matrices
     clip             largest norm of a gradient
@@ -42,6 +43,7 @@ class Settings:
     ids: int
     lanes: int
     width: int
+    optimizer: str = "adamw"
     lr: float
     warmup: float = 0.05
     floor: float = 0.02

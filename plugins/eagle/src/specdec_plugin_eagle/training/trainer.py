@@ -93,7 +93,7 @@ class Eagle3Trainer:
         """Return the output head apart from all else."""
         head = self.module.lm_head.weight
         others = [parameter for parameter in self.module.parameters() if parameter is not head]
-        return [{"params": others}, {"params": [head], "scale": self._options.head_rate}]
+        return [{"params": others, "orthogonal": True}, {"params": [head], "scale": self._options.head_rate}]
 
     def loss(self, batch: TrainingBatch, progress: float) -> Tensor:
         """Return how far the drafts of each depth are from the target's distribution."""

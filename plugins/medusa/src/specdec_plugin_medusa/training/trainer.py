@@ -61,7 +61,7 @@ class MedusaTrainer:
     def parameters(self) -> Sequence[Mapping[str, Any]]:
         """Return the output head apart from the layers."""
         head = {"params": [self.module.lm_head.weight], "scale": self._options.head_rate}
-        return [{"params": list(self.module.blocks.parameters())}, head]
+        return [{"params": list(self.module.blocks.parameters()), "orthogonal": True}, head]
 
     def loss(self, batch: TrainingBatch, progress: float) -> Tensor:
         """Return how far the drafts of each head are from the target's distribution."""

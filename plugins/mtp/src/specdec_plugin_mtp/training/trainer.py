@@ -106,7 +106,7 @@ class MtpTrainer:
 
     def parameters(self) -> Sequence[Mapping[str, Any]]:
         """Return all in one group."""
-        return [{"params": list(self.module.parameters())}]
+        return [{"params": list(self.module.parameters()), "orthogonal": True}]
 
     def loss(self, batch: TrainingBatch, progress: float) -> Tensor:
         """Return how far the drafts of each depth are from the target's distribution."""
