@@ -138,6 +138,16 @@ def test_minutes_become_a_number_of_ids_once(tmp_path: Path) -> None:
     assert first.settings.ids > 0
 
 
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_what_is_measured_before_a_run_leaves_the_first_weights(optimizer: str, tmp_path: Path) -> None:
+    data = collect(tmp_path / "data")
+    measured = begin(data, tmp_path / "minutes", ids=0, minutes=0.05, optimizer=optimizer)
+    plain = begin(data, tmp_path / "ids", optimizer=optimizer)
+    found, wanted = measured.trainer.module.state_dict(), plain.trainer.module.state_dict()
+    assert [name for name in wanted if not torch.equal(found[name], wanted[name])] == []
+    assert all(p.grad is None for p in measured.trainer.module.parameters())
+
+
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     data = collect(tmp_path / "data")
     begin(data, tmp_path / "run").run()
