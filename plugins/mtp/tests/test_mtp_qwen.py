@@ -234,7 +234,7 @@ def test_a_norm_keeps_the_bits_of_its_weights_in_low_precision(tmp_path: Path) -
     proposer = built(place, handle).proposer(handle)
     assert isinstance(proposer, HiddenStateDrafter)
     for name in ("_embedding_norm", "_state_norm", "_final_norm"):
-        scale = getattr(proposer._head, name)._weight
+        scale = getattr(proposer._head, name).weight
         assert torch.equal(scale, torch.full_like(scale, 1.0 + float(torch.tensor(0.001).bfloat16())))
         row = torch.ones(1, mtp_models.HIDDEN, dtype=torch.bfloat16)
         assert getattr(proposer._head, name)(row).dtype == torch.bfloat16

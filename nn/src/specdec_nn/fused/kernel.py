@@ -93,10 +93,10 @@ def _project_heads(step: Any, layer: Any, block: Any, scratch: int, following: A
     q_outputs, outputs = step.heads * step.dims, step.kv_heads * step.dims
     q_count, count = parts(q_outputs), parts(outputs)
     first, end = share(block, q_count + 2 * count)
-    kind, size, inputs = step.kind, step.size, step.hidden
+    kind, size, inputs = step.kind, step.size, step.inputs
     for r in range(0, step.rows, ROW_CHUNK):
         rows, at = min(ROW_CHUNK, step.rows - r), r * outputs * size
-        spread(kind, size, step.normed + r * inputs * size, rows, inputs, scratch)
+        spread(kind, size, step.asked + r * inputs * size, rows, inputs, scratch)
         for t in range(first, end):
             then = _head_weights(step, layer, t + 1) if t + 1 < end else following
             if t < q_count:
@@ -209,7 +209,8 @@ def _run_layer(step: Any, layer: Any, later: Any, call_place: int, block: Any, s
     """Run one layer, from the residual stream to the residual stream; `later` is the one after it."""
     call, width, hidden = call_at(call_place), step.heads * step.dims, step.hidden
     _tap(step, block, layer.tap)
-    _norm(step, block, layer.in_norm, layer.in_norm_epsilon, step.normed)
+    if layer.in_norm != 0:
+        _norm(step, block, layer.in_norm, layer.in_norm_epsilon, step.normed)
     _wait(step.barrier)
     _project_heads(step, layer, block, scratch, _begins(block, layer.o, layer.o_row, hidden))
     _wait(step.barrier)
@@ -245,7 +246,8 @@ def _work(arguments: Any) -> None:
         at = step.layers + n * LAYER_BYTES
         _run_layer(step, layer_at(at), layer_at(at + LAYER_BYTES), step.calls + n * CALL_BYTES, block, scratch)
     _tap(step, block, layer_at(step.layers + step.layer_count * LAYER_BYTES).tap)
-    _norm(step, block, step.out_norm, step.out_epsilon, step.out)
+    if step.out_norm != 0:
+        _norm(step, block, step.out_norm, step.out_epsilon, step.out)
 
 
 @functools.cache

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specdec_nn.fused.elementwise import GELU_TANH, ONE_PLUS, PLAIN, SILU
+from specdec_nn.fused.parts import Block, Norm, Shape
 from specdec_nn.fused.unfit import Unfit
 from specdec_nn.hf.binding import packed_linear
 from specdec_nn.hf.model import FlatModel
@@ -30,44 +31,8 @@ DECODER: Final = {"embed_tokens", "layers", "norm", "rotary_emb"}
 
 
 @dataclass(slots=True, eq=False)
-class Norm:
-    """An RMS norm: its weight in float32 and what it adds to the mean square."""
-
-    weight: Tensor
-    epsilon: float
-
-
-@dataclass(slots=True, eq=False)
-class Block:
-    """One decoder layer.
-
-    norms     by the names of `tables.NORMS`; absent where the layer has none
-    products  by the names of `tables.PRODUCTS`: where the weight lies, and the PackedLinear, which keeps it alive
-    inner     outputs of gate and of up
-    arena     the layer's number in the KV arena
-    rope      the type of layer that the rotary embedding is asked for, "" where it has one type; None: nothing turns
-    scaling, softcap, window, sinks    what the attention module passed in the trial
-    residual  factor of what is added to the residual stream
-    """
-
-    norms: dict[str, Norm]
-    products: dict[str, tuple[PackedLinear, InPlace]]
-    inner: int
-    arena: int
-    rope: str | None
-    scaling: float
-    softcap: float | None
-    window: int | None
-    sinks: Tensor | None
-    residual: float
-
-
-@dataclass(slots=True, eq=False)
 class Stack:
-    """A decoder: blocks of equal shapes between an embedding and a last norm.
-
-    style, activation   constants of `elementwise`
-    """
+    """A decoder: blocks of equal shapes between an embedding and a last norm."""
 
     decoder: nn.Module
     embedding: nn.Module
@@ -75,13 +40,7 @@ class Stack:
     rotary: nn.Module
     blocks: list[Block]
     norm: Norm
-    style: int
-    activation: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    dims: int
-    dtype: torch.dtype
+    shape: Shape
 
 
 def recognise(flat: FlatModel) -> Stack:
@@ -152,6 +111,7 @@ def recognise(flat: FlatModel) -> Stack:
     if len(styles) != 1 or len(activations) != 1 or len(shapes) != 1:
         raise Unfit("its layers are not all of one kind")
     heads, kv_heads, dims = shapes.pop()
+    hidden = blocks[0].products["q"][0].in_features
     return Stack(
         decoder=decoder,
         embedding=decoder.embed_tokens,  # type: ignore[arg-type] # attributes of a module are untyped
@@ -159,13 +119,16 @@ def recognise(flat: FlatModel) -> Stack:
         rotary=decoder.rotary_emb,  # type: ignore[arg-type] # attributes of a module are untyped
         blocks=blocks,
         norm=final,
-        style=styles.pop(),
-        activation=activations.pop(),
-        hidden=blocks[0].products["q"][0].in_features,
-        heads=heads,
-        kv_heads=kv_heads,
-        dims=dims,
-        dtype=flat.dtype,
+        shape=Shape(
+            hidden=hidden,
+            inputs=hidden,
+            heads=heads,
+            kv_heads=kv_heads,
+            dims=dims,
+            style=styles.pop(),
+            activation=activations.pop(),
+            dtype=flat.dtype,
+        ),
     )
 
 

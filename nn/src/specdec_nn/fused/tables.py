@@ -21,10 +21,11 @@ STEP: Final = np.dtype(
         *int64_fields("style", "activation"),  # of all norms, of all MLPs; see `elementwise`
         *int64_fields("state"),  # the residual stream [rows, hidden]
         *int64_fields("normed"),  # [rows, hidden]
+        *int64_fields("asked", "inputs"),  # what q, k and v are made of [rows, inputs]: `normed`, or given
         *int64_fields("q", "k", "v", "mixed"),  # heads before attention, and [rows, heads * dims] after it
         *int64_fields("delta"),  # what is added to the residual stream next [rows, hidden]
         *int64_fields("gate", "up"),
-        *int64_fields("out", "out_norm"),  # final states [rows, hidden], and the weight of the last norm, float32
+        *int64_fields("out", "out_norm"),  # final states [rows, hidden]; float32 weight of the last norm, 0: none
         *int64_fields("scratch", "scratch_bytes"),  # of all threads, of one
         *int64_fields("partials"),  # records of chunks of attention
         *int64_fields("barrier"),  # a function in which all threads of the team meet

@@ -6,9 +6,10 @@ drafters differ in what they feed it: a normed hidden state, an unnormed one, or
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +17,15 @@ from torch import Tensor
 
 from specdec_core.registry.kernels import Kernels
 from specdec_nn.cache.arena import KVArena
+from specdec_nn.layers.block_config import BlockConfig
 from specdec_nn.layers.rotary import Rotary
 from specdec_nn.ops.attention.reference import AttentionStep, write_pages
 from specdec_nn.ops.linear.reference import PackedLinear
+
+if TYPE_CHECKING:
+    from specdec_nn.fused.passes import Pass
+
+logger = logging.getLogger("specdec_nn.layers")
 
 
 class Linear:
@@ -26,14 +33,14 @@ class Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, kernel: Callable[[Tensor, PackedLinear], Tensor]) -> None:
         """Take a weight [out, in] and a bias [out] or None."""
-        self._packed = PackedLinear(weight, bias)
+        self.packed = PackedLinear(weight, bias)
         self._kernel = kernel
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return [..., out] from [..., in]; kernels take rows, [N, in]."""
         if x.ndim == 2:
-            return self._kernel(x, self._packed)
-        return self._kernel(x.reshape(-1, x.shape[-1]), self._packed).view(*x.shape[:-1], -1)
+            return self._kernel(x, self.packed)
+        return self._kernel(x.reshape(-1, x.shape[-1]), self.packed).view(*x.shape[:-1], -1)
 
 
 class RMSNorm:
@@ -42,48 +49,12 @@ class RMSNorm:
     def __init__(self, weight: Tensor, eps: float, *, plus_one: bool = False) -> None:
         """Take the weight [width]."""
         # 1 + w would lose bits of w in low precision, so such rows are normed in float32, as models with it do.
-        self._weight = 1 + weight.float() if plus_one else weight
+        self.weight = 1 + weight.float() if plus_one else weight
         self._eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the normed rows."""
-        return F.rms_norm(x.to(self._weight.dtype), self._weight.shape, self._weight, self._eps).to(x.dtype)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockConfig:
-    """Sizes of a block.
-
-    heads, kv_heads, head_dim  of the attention
-    eps         of its norms
-    activation  name of the MLP's gate activation, as in transformers' configs
-    window      keys that a row sees, its own included; None = all
-    scaling     factor of the attention scores; None = head_dim ** -0.5
-    residual_scale  factor of what attention and MLP add to the residual
-    l2_norm     queries and keys are normed, without a weight, after they are turned
-    """
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    eps: float
-    activation: str = "silu"
-    window: int | None = None
-    scaling: float | None = None
-    residual_scale: float = 1.0
-    l2_norm: bool = False
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> BlockConfig:
-        """Read the sizes from a configuration with Llama's keys."""
-        heads = int(config["num_attention_heads"])
-        return cls(
-            heads=heads,
-            kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
-            eps=float(config.get("rms_norm_eps", 1e-6)),
-            activation=str(config.get("hidden_act", "silu")),
-        )
+        return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self._eps).to(x.dtype)
 
 
 class Attention:
@@ -142,8 +113,17 @@ class Attention:
         return F.rms_norm(turned, (self._config.head_dim,), None, self._config.eps) if self._config.l2_norm else turned
 
 
+@functools.cache
+def _log_once(reason: str) -> None:
+    logger.info("a drafter's block runs op by op, slower than in one call: %s", reason)
+
+
 class Block(Attention):
-    """Attention, then a gated MLP; norms before attention are the caller's."""
+    """Attention, then a gated MLP; norms before attention are the caller's.
+
+    On a CPU few rows run in one call of the compiled pass, where the block is made of what it knows
+    (`specdec_nn.fused.block`); the parts by themselves (`attend`, `mlp`) do not.
+    """
 
     def __init__(
         self,
@@ -161,6 +141,27 @@ class Block(Attention):
         self._down = Linear(*_stack(tensors, "mlp.down_proj"), linear)
         self._post = RMSNorm(tensors["post_attention_layernorm.weight"], config.eps)
         self._act = _activation(config.activation)
+        own_backends = {kernels.backend(op, device) for op in ("linear", "attention")}
+        self.fused = self._fuse() if device.type == "cpu" and own_backends == {"numba"} else None
+
+    def _fuse(self) -> Pass | None:
+        # Here, since numba, whose import takes a second, is for CPUs alone.
+        from specdec_nn.fused.block import fused_block
+        from specdec_nn.fused.unfit import Unfit
+
+        products = {"qkv": self._qkv, "o": self._o, "gate_up": self._gate_up, "down": self._down}
+        norms = {"mlp_norm": self._post, "q_norm": self._qk_norms[0], "k_norm": self._qk_norms[1]}
+        try:
+            return fused_block(
+                self._config,
+                {name: linear.packed for name, linear in products.items()},
+                {name: norm.weight for name, norm in norms.items() if norm is not None},
+                self._sinks,
+                self._layer,
+            )
+        except Unfit as unfit:
+            _log_once(str(unfit))
+            return None
 
     def __call__(
         self, x: Tensor, residual: Tensor, turn: tuple[Tensor, Tensor], arena: KVArena, step: AttentionStep
@@ -169,6 +170,9 @@ class Block(Attention):
 
         x [N, in] is what q, k and v are made of, residual [N, H], turn the cosines and sines of the rows' positions.
         """
+        if self.fused is not None and self.fused.serves(len(x)):
+            state = residual.clone(memory_format=torch.contiguous_format)
+            return self.fused.run(state, x.contiguous(), turn, step, arena)
         hidden = residual + self._scaled(self.attend(x, turn, arena, step))
         return hidden + self._scaled(self.mlp(self.normed(hidden)))
 

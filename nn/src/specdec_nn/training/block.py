@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specdec_nn.layers.block import BlockConfig
+from specdec_nn.layers.block_config import BlockConfig
 from specdec_nn.layers.rotary import Rotary
 from specdec_nn.training.unrolled import UnrolledAttention
 

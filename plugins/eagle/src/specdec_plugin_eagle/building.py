@@ -19,7 +19,8 @@ from specdec_nn.checkpoints.head_weights import HeadWeights
 from specdec_nn.checkpoints.vocabulary import warn_of_other_vocabulary
 from specdec_nn.drafters.head_parts import Vocabulary, aux_states, final_states
 from specdec_nn.drafters.hidden_state import FeatureHead, HiddenStateDrafter
-from specdec_nn.layers.block import Block, BlockConfig, RMSNorm
+from specdec_nn.layers.block import Block, RMSNorm
+from specdec_nn.layers.block_config import BlockConfig
 from specdec_nn.layers.pairs import neighbours_to_halves, reordered
 from specdec_nn.layers.rotary import Rotary
 from specdec_plugin_eagle.head import Eagle1Head, Eagle3Head, Layer

@@ -16,7 +16,8 @@ from specdec_nn.drafters.head_parts import aux_states, final_states
 from specdec_nn.drafters.hidden_state import HiddenStateDrafter
 from specdec_nn.drafters.sequences import SequencePlan, SequenceTreePlan
 from specdec_nn.drafters.stateless_heads import LastRowDrafter
-from specdec_nn.layers.block import Block, BlockConfig, Linear
+from specdec_nn.layers.block import Block, Linear
+from specdec_nn.layers.block_config import BlockConfig
 from specdec_nn.layers.rotary import Rotary
 from specdec_plugin_hydra.heads import HydraHead, HydraNetwork, PrefixLayer
 from specdec_plugin_hydra.layout import HydraReader, Layout

@@ -7,7 +7,8 @@ from specdec_core.errors import TargetError
 from specdec_nn.cache.draft_cache import DraftCache
 from specdec_nn.checkpoints.head_weights import HeadWeights
 from specdec_nn.drafters.draft_sampler import DraftSampler
-from specdec_nn.layers.block import Attention, BlockConfig
+from specdec_nn.layers.block import Attention
+from specdec_nn.layers.block_config import BlockConfig
 from specdec_nn.layers.rotary import Rotary
 from specdec_plugin_kangaroo.adapter import Adapter
 from specdec_plugin_kangaroo.layout import NORM, KangarooReader, Layout

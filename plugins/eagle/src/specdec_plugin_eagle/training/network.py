@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec_core.training import TrainingBatch
-from specdec_nn.layers.block import BlockConfig
+from specdec_nn.layers.block_config import BlockConfig
 from specdec_nn.layers.rotary import Rotary
 from specdec_nn.training.batches import ahead, behind
 from specdec_nn.training.block import Norm, Projection, TrainedBlock

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from specdec_core.errors import ConfigError
 from specdec_core.training import TrainedHead, TrainerBuild, TrainingBatch
 from specdec_nn.checkpoints.speculators import BASE, SECTION, TYPE
-from specdec_nn.layers.block import BlockConfig
+from specdec_nn.layers.block_config import BlockConfig
 from specdec_nn.layers.rotary import Rotary
 from specdec_nn.training.batches import ahead, behind, unbroken
 from specdec_nn.training.block import Norm, Projection, TrainedBlock, block_keys
