@@ -16,7 +16,7 @@ from specdec_engine import LLM, SamplingParams
 NAME = "smollm2-135m-eagle3"
 MOST_BYTES = 12_000_000
 K = 3
-ACCEPTED = 1.5  # tokens of a step with drafts, over all prompts below
+ACCEPTED = 1.8  # tokens of a step with drafts, over all prompts below
 # Written for this test; none was trained on, and none was looked at to choose anything.
 PROMPTS = (
     "Why do many people like to live near the sea? Give three reasons.",

@@ -14,6 +14,7 @@ from specdec_core.errors import RequestError, SpecdecError
 from specdec_engine import LLM, SamplingParams
 from specdec_testing.commands import run_specdec
 from specdec_train.fit.log import read_log
+from specdec_train.fit.optimizers import DEFAULTS
 
 TOY = str(Path(toy_trainer.__file__))
 
@@ -53,6 +54,8 @@ def test_the_command_trains_and_resumes(tmp_path: Path) -> None:
     assert "agreement by depth on held-out texts" in first.stdout
     settings = json.loads((tmp_path / "run" / "run.json").read_text())
     assert settings["ids"] == 2 * sum(len(request.ids) for request in data.requests())
+    left_out = DEFAULTS[settings["optimizer"]]
+    assert (settings["lr"], settings["lanes"] * settings["width"]) == (left_out.lr, left_out.batch_ids)
     again = run_specdec(*words)
     assert "resuming the run" in again.stdout
     assert run_specdec(*words, "--lr", "0.5").returncode != 0

@@ -22,8 +22,13 @@ def fit(
         str | None,
         typer.Option(help="muon or adamw. Left out: muon where the device multiplies bfloat16 natively, else adamw."),
     ] = None,
-    lr: Annotated[float, typer.Option(min=0.0, help="Largest learning rate.")] = 1e-3,
-    batch_ids: Annotated[int, typer.Option(min=2, help="Ids of a batch.")] = 768,
+    lr: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Largest learning rate. Left out: 0.0025 with muon, 0.001 with adamw."),
+    ] = None,
+    batch_ids: Annotated[
+        int | None, typer.Option(min=2, help="Ids of a batch. Left out: 2048 with muon, 768 with adamw.")
+    ] = None,
     window: Annotated[int, typer.Option(min=2, help="Ids of a text that are read together, at most.")] = 256,
     steps: Annotated[int | None, typer.Option(min=1, help="Drafts that are trained: unrolled, or heads.")] = None,
     draft_vocab: Annotated[int | None, typer.Option(min=2, help="Ids that the head can draft.")] = None,
@@ -58,7 +63,7 @@ def fit(
     from specdec_engine.cli import read_plugins
     from specdec_nn.hf.loading import resolve_device
     from specdec_train.data import Data
-    from specdec_train.fit.optimizers import multiplies_bfloat16
+    from specdec_train.fit.optimizers import DEFAULTS, multiplies_bfloat16
     from specdec_train.fit.progress import Progress, shares
     from specdec_train.fit.session import Fitting
     from specdec_train.fit.settings import Settings
@@ -69,6 +74,8 @@ def fit(
     options = {key: value for key, value in named.items() if value is not None} | read_pairs(option or [])
     opened = Data(data)
     native = multiplies_bfloat16(resolve_device(device))
+    optimizer = optimizer or ("muon" if native else "adamw")
+    batch_ids = batch_ids or DEFAULTS[optimizer].batch_ids
     wanted = Settings(
         method=method,
         options=options,
@@ -78,8 +85,8 @@ def fit(
         ids=0,
         lanes=max(batch_ids // window, 1),
         width=min(window, batch_ids),
-        optimizer=optimizer or ("muon" if native else "adamw"),
-        lr=lr,
+        optimizer=optimizer,
+        lr=DEFAULTS[optimizer].lr if lr is None else lr,
         seed=seed,
         evaluate_every=evaluate_every,
         compute=compute or ("bfloat16" if native else "float32"),

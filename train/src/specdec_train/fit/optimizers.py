@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 from torch.optim import AdamW, Muon, Optimizer
 
 from specdec_core.training import Trainer
 from specdec_train.fit.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a run with an optimizer takes where nothing is given: the largest learning rate, and ids of a batch."""
+
+    lr: float
+    batch_ids: int
+
+
+DEFAULTS: Final = {"muon": Defaults(2.5e-3, 2048), "adamw": Defaults(1e-3, 768)}
 
 
 def optimizers(trainer: Trainer, settings: Settings) -> list[Optimizer]:
