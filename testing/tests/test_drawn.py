@@ -24,9 +24,10 @@ class OneId(Soft):
     def __init__(self) -> None:
         super().__init__(np.full((SIZE, SIZE), 1 / SIZE))
 
-    def _chain(self, batch: BatchView, i: int) -> list[int]:
-        chain = super()._chain(batch, i)
-        return [chain[0], *[7] * (len(chain) - 1)]
+    def _chains(self, batch: BatchView) -> Any:
+        chains = super()._chains(batch)
+        chains[:, 1:] = 7
+        return chains
 
 
 class Peeking(Soft):

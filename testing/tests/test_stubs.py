@@ -19,7 +19,7 @@ from specdec_testing.driving import Driver, Script
 from specdec_testing.fakes import FakeRequest, FakeTarget
 from specdec_testing.goodness_of_fit import assert_follows, count
 from specdec_testing.recording import RecordingProposer
-from specdec_testing.stubs import Fixed, Garbage, Null, Perfect, Soft, noise_row, stub_plugin
+from specdec_testing.stubs import Fixed, Garbage, Null, Perfect, Soft, noise_rows, stub_plugin
 from specdec_testing.table import random_table, table_target
 from specdec_testing.targets import tiny_target
 
@@ -83,9 +83,12 @@ def test_garbage_is_full_length_seeded_by_content_and_nearly_always_wrong():
     assert host_rows(Garbage(128, 1).propose(batch_of(request))) != host_rows(Garbage(128).propose(batch_of(request)))
 
 
-def test_noise_row_is_the_noise_of_the_core():
-    row = noise_row(2**63 + 5, 17, 2, Purpose.DRAFT, 9)
-    assert np.allclose(row, [exponential(2**63 + 5, 17, 2, Purpose.DRAFT, v) for v in range(9)], rtol=1e-12)
+def test_noise_rows_are_the_noise_of_the_core():
+    draws = [(2**63 + 5, 17, 2), (3, 0, 0), (2**64 - 1, 2**31 - 1, 7)]
+    keys, positions, samples = zip(*draws, strict=True)
+    noise = Noise(np.array(keys, np.uint64), np.array(positions, np.int32), np.array(samples, np.int32))
+    wanted = [[exponential(*draw, Purpose.DRAFT, v) for v in range(9)] for draw in draws]
+    assert np.allclose(noise_rows(noise, Purpose.DRAFT, 9), wanted, rtol=1e-12)
 
 
 def test_soft_drafts_follow_the_table_they_report():

@@ -101,7 +101,7 @@ class SpecMetrics:
     def merge(self, others: Iterable[SpecMetrics]) -> None:
         """Add the counters of others, e.g. of the samples of one prompt; the sum is lossy if one of them is."""
         for other in others:
-            for name, value in asdict(other).items():
+            for name, value in vars(other).items():
                 mine = getattr(self, name)
                 if isinstance(value, list):
                     _add_each(mine, value)

@@ -82,7 +82,7 @@ def test_a_head_for_another_target_is_refused_with_both_shapes(tmp_path: Path) -
         resolve_config(wide, method="eagle")
     said = checkpoints.config(WIDTH, target_hidden_size=WIDTH + 1)
     with pytest.raises(ConfigError, match=f"width {WIDTH + 1}, and this one has {WIDTH}"):
-        resolve_config(checkpoints.save(tmp_path / "b", eagle_3(), said))
+        resolve_config(checkpoints.save(tmp_path / "b", eagle_3(), said), method="eagle3")
 
 
 @pytest.mark.parametrize("architecture", ["EagleDeepSeekMTPModel", "EagleCohereForCausalLM", "MistralLarge3Model"])
@@ -98,24 +98,22 @@ def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
     tensors = eagle_3()
     del tensors[name]
     with pytest.raises(ConfigError, match=name.replace("midlayer", "layers.0")):
-        resolve_config(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)))
+        resolve_config(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)), method="eagle3")
 
 
 def test_a_smaller_vocabulary_needs_its_map_row_61(tmp_path: Path) -> None:
     tensors = eagle_3()
     del tensors["d2t"]
     with pytest.raises(ConfigError, match=f"40 ids, the target {VOCAB}, and the map d2t"):
-        resolve_config(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)))
+        resolve_config(checkpoints.save(tmp_path / "x", tensors, checkpoints.config(WIDTH)), method="eagle3")
 
 
 def test_a_map_of_the_whole_vocabulary_may_be_absent_or_zero_row_62(tmp_path: Path) -> None:
     tensors = eagle_3(draft_vocab=VOCAB)
-    assert (
-        resolve_config(checkpoints.save(tmp_path / "a", tensors, checkpoints.config(WIDTH))).traits.vocabulary
-        == "target"
-    )
+    absent = checkpoints.save(tmp_path / "a", tensors, checkpoints.config(WIDTH))
+    assert resolve_config(absent, method="eagle3").traits.vocabulary == "target"
     tensors["d2t"] = torch.zeros(VOCAB, dtype=torch.int64)
-    built(checkpoints.save(tmp_path / "b", tensors, checkpoints.config(WIDTH)))
+    built(checkpoints.save(tmp_path / "b", tensors, checkpoints.config(WIDTH)), method="eagle3")
 
 
 @pytest.mark.parametrize(
@@ -183,15 +181,17 @@ def test_a_head_whose_config_names_another_vocabulary_is_warned_about_at_load(
 def test_a_missing_head_is_borrowed_where_sizes_agree_and_refused_elsewhere_row_81(tmp_path: Path) -> None:
     tensors = eagle_3(draft_vocab=VOCAB)
     del tensors["lm_head.weight"]
-    built(checkpoints.save(tmp_path / "a", tensors, checkpoints.config(WIDTH, draft_vocab_size=VOCAB)))
+    same = checkpoints.save(tmp_path / "a", tensors, checkpoints.config(WIDTH, draft_vocab_size=VOCAB))
+    built(same, method="eagle3")
+    fewer = checkpoints.save(tmp_path / "b", tensors, checkpoints.config(WIDTH, draft_vocab_size=40))
     with pytest.raises(ConfigError, match=r"no lm_head.weight"):
-        resolve_config(checkpoints.save(tmp_path / "b", tensors, checkpoints.config(WIDTH, draft_vocab_size=40)))
+        resolve_config(fewer, method="eagle3")
 
 
 def test_sizes_in_the_config_that_the_tensors_contradict_are_refused_with_both(tmp_path: Path) -> None:
     model = checkpoints.save(tmp_path / "x", eagle_3(), checkpoints.config(WIDTH, draft_vocab_size=41))
     with pytest.raises(ConfigError, match=r"40 rows, and config\.json has draft_vocab_size 41"):
-        resolve_config(model)
+        resolve_config(model, method="eagle3")
 
 
 @pytest.mark.parametrize(
@@ -224,10 +224,11 @@ def test_the_number_of_states_comes_from_the_tensor_row_87(tmp_path: Path) -> No
     settings = checkpoints.config(WIDTH, eagle_aux_hidden_state_layer_ids=[1, 2, 3, 4])
     assert layout(checkpoints.save(tmp_path / "a", eagle_3(aux=4), settings), "eagle3").aux == (1, 2, 3, 4)
     with pytest.raises(ConfigError, match="takes 4 states of the target, and the default"):
-        resolve_config(checkpoints.save(tmp_path / "b", eagle_3(aux=4), checkpoints.config(WIDTH)))
+        resolve_config(checkpoints.save(tmp_path / "b", eagle_3(aux=4), checkpoints.config(WIDTH)), method="eagle3")
     with pytest.raises(ConfigError, match=r"not all within the target's 0 \.\. 8"):
         resolve_config(
             checkpoints.save(tmp_path / "c", eagle_3(), checkpoints.config(WIDTH)),
+            method="eagle3",
             eagle_aux_hidden_state_layer_ids=[1, 2, 9],
         )
 
@@ -237,13 +238,13 @@ def test_an_embedding_that_differs_is_used_and_said_and_may_be_shared_row_82(
 ) -> None:
     model = checkpoints.save(tmp_path / "a", eagle_3(own_embedding=True), checkpoints.config(WIDTH))
     with caplog.at_level(logging.WARNING):
-        built(model)
+        built(model, method="eagle3")
     assert "differs from the target's embedding by up to" in caplog.text
     caplog.clear()
     tensors = eagle_3() | {"embed_tokens.weight": TARGET.get_input_embeddings().weight.detach().clone()}
     with caplog.at_level(logging.WARNING):
-        built(model, share_embeddings=True)
-        built(checkpoints.save(tmp_path / "b", tensors, checkpoints.config(WIDTH)))
+        built(model, method="eagle3", share_embeddings=True)
+        built(checkpoints.save(tmp_path / "b", tensors, checkpoints.config(WIDTH)), method="eagle3")
     assert not caplog.text
 
 
@@ -261,13 +262,13 @@ def test_a_config_without_heads_is_refused_by_the_missing_key(tmp_path: Path) ->
 def test_parallel_drafting_needs_its_tensor_and_its_id(tmp_path: Path) -> None:
     plain = checkpoints.save(tmp_path / "a", eagle_3(), checkpoints.config(WIDTH))
     with pytest.raises(ConfigError, match="mask_hidden"):
-        resolve_config(plain, parallel_drafting=True)
+        resolve_config(plain, method="eagle3", parallel_drafting=True)
     masked = checkpoints.save(tmp_path / "b", eagle_3(mask=True), checkpoints.config(WIDTH))
     with pytest.raises(ConfigError, match="mask_token_id"):
-        resolve_config(masked)
-    assert resolve_config(masked, parallel_drafting=False).traits.extra_slots == 0
+        resolve_config(masked, method="eagle3")
+    assert resolve_config(masked, method="eagle3", parallel_drafting=False).traits.extra_slots == 0
     marked = checkpoints.save(tmp_path / "c", eagle_3(mask=True), checkpoints.config(WIDTH, pard_token=7))
-    assert resolve_config(marked).traits.extra_slots == 2
+    assert resolve_config(marked, method="eagle3").traits.extra_slots == 2
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "peagle"])
@@ -331,8 +332,9 @@ def test_what_that_type_does_not_define_is_refused_with_what_is_there(
 ) -> None:
     layout = LAYOUTS["eagle-speculators"]
     more = {} if tensor is None else {tensor: torch.ones(WIDTH)}
+    model = checkpoints.save(tmp_path / "x", {**layout.tensors, **more}, {**layout.settings, **settings})
     with pytest.raises(ConfigError, match=message):
-        resolve_config(checkpoints.save(tmp_path / "x", {**layout.tensors, **more}, {**layout.settings, **settings}))
+        resolve_config(model, method="eagle")
 
 
 def test_an_eagle_1_head_with_norms_that_nothing_here_applies_is_refused(tmp_path: Path) -> None:
@@ -368,12 +370,12 @@ def test_a_speculators_checkpoint_of_another_kind_is_not_taken(tmp_path: Path, c
 def test_a_bad_tree_is_refused_with_the_first_path_that_offends(tmp_path: Path, tree: str, message: str) -> None:
     model = checkpoints.save(tmp_path / "x", checkpoints.eagle_1(WIDTH), checkpoints.config(WIDTH))
     with pytest.raises(ConfigError, match=message):
-        resolve_config(model, speculative_token_tree=tree)
+        resolve_config(model, method="eagle", speculative_token_tree=tree)
 
 
 def test_a_tree_is_sorted_breadth_first_and_says_k(tmp_path: Path) -> None:
     model = checkpoints.save(tmp_path / "x", checkpoints.eagle_1(WIDTH), checkpoints.config(WIDTH))
-    keys = {"model": model, "speculative_token_tree": "[(0,0), (1,), (0,), (0,0,0), (0,1)]"}
+    keys = {"method": "eagle", "model": model, "speculative_token_tree": "[(0,0), (1,), (0,), (0,0,0), (0,1)]"}
     found = resolve(keys, INFO, Registry(Catalog.discover()))
     assert found.num_speculative_tokens == 5
     assert found.traits.shape == "tree"
@@ -395,4 +397,4 @@ def test_a_tree_is_sorted_breadth_first_and_says_k(tmp_path: Path) -> None:
 def test_options_that_exclude_each_other_are_refused(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
     model = checkpoints.save(tmp_path / "x", checkpoints.eagle_1(WIDTH), checkpoints.config(WIDTH))
     with pytest.raises(ConfigError, match=message):
-        resolve_config(model, **keys)
+        resolve_config(model, method="eagle", **keys)

@@ -17,7 +17,7 @@ from specdec_testing.targets import tiny_target
 TARGET = tiny_target("llama")
 WIDTH, VOCAB = TARGET.config.hidden_size, TARGET.config.vocab_size
 INFO = FakeTarget(TARGET).info
-resolve_config, built = watching.over(TARGET)
+resolve_config, built = watching.over(TARGET, method="hydra")
 save = partial(layouts.save, file="hydra_lm_head.pt")
 TABLE = TARGET.get_input_embeddings().weight.detach()
 Linear = tuple[Tensor, Tensor]  # weight and bias

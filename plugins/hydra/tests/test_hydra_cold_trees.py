@@ -25,6 +25,7 @@ def test_texts_of_a_static_tree_are_the_targets(temperature: float, tmp_path: Pa
     wanted = random_table(VOCAB, seed=3)
     heads = checkpoints.random_heads(HEADS, rows=VOCAB, width=VOCAB, seed=5)
     config = {
+        "method": "hydra",
         "model": checkpoints.save(tmp_path / "x", checkpoints.tensors_of(heads), checkpoints.config(heads)),
         "draft_sample_method": "probabilistic",
         "rejection_sample_method": "standard",

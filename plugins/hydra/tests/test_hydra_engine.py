@@ -56,7 +56,7 @@ def assert_drafts_are_of_the_stock_states(
 @pytest.mark.parametrize("name", ["prefix-mlp", "mlp, an earlier state"])
 def test_heads_read_the_states_of_a_stock_forward(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
-    config = {"model": layout.save(tmp_path / "x"), "num_speculative_tokens": 3, **HALF}
+    config = {"model": layout.save(tmp_path / "x"), "num_speculative_tokens": 3, **HALF}  # the method is detected
     with LLM(hf_model=TARGET, speculative_config=config, strict=True, prefill_chunk_size=9, max_num_seqs=2) as llm:
         watch = watched(llm)
         texts, results = said(llm, prompts(1))
@@ -70,7 +70,11 @@ def test_heads_read_the_states_of_a_stock_forward(name: str, tmp_path: Path) -> 
 def test_text_is_that_of_plain_decoding_in_mixed_batches(name: str, tree: str | None, tmp_path: Path) -> None:
     """Greedy and sampled requests side by side, of which two run at a time."""
     layout = LAYOUTS[name]
-    config = {"model": layout.save(tmp_path / "x"), **({} if tree is None else {"speculative_token_tree": tree})}
+    config = {
+        "method": "hydra",
+        "model": layout.save(tmp_path / "x"),
+        **({} if tree is None else {"speculative_token_tree": tree}),
+    }
     mixed = (0.0, 0.8)
     with LLM(hf_model=TARGET, strict=True) as llm:
         plain, _ = said(llm, prompts(2), mixed)
@@ -89,7 +93,7 @@ def test_switched_off_for_a_while_and_preempted_it_says_the_same(
     name: str, keys: dict[str, Any], tmp_path: Path
 ) -> None:
     """Two of three requests are too many; then there is room for two of them only."""
-    config = {"model": LAYOUTS[name].save(tmp_path / "x"), "disable_by_batch_size": 2, **keys}
+    config = {"method": "hydra", "model": LAYOUTS[name].save(tmp_path / "x"), "disable_by_batch_size": 2, **keys}
     with LLM(hf_model=TARGET, strict=True) as llm:
         plain, _ = said(llm, prompts(5))
     for engine in ({}, {"kv_cache_tokens": 64}):

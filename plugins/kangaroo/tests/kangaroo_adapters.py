@@ -14,7 +14,7 @@ from specdec_testing.targets import tiny_target
 TARGET = tiny_target("llama", num_hidden_layers=4, max_position_embeddings=512)
 WIDTH = TARGET.config.hidden_size
 EXIT = 2
-resolve_config, built = watching.over(TARGET)
+resolve_config, built = watching.over(TARGET, method="kangaroo")
 
 
 def config(heads: int = 4, groups: int = 4, layers: int = 1, **more: Any) -> dict[str, Any]:

@@ -101,6 +101,7 @@ def test_a_right_adapter_has_every_draft_accepted(tmp_path):
     }
     settings = {**(layout.settings or {}), "rms_norm_eps": model.config.rms_norm_eps}
     folder = replace(layout, tensors={**layout.tensors, **own}, settings=settings).save(tmp_path / "adapter")
+    # The method is detected.
     config = {"model": folder, "exit_layer": EXIT, "draft_confidence_threshold": 0.0, "num_speculative_tokens": 4}
     texts, sampling = prompts(70, 40, 40), params(3, 60)
     with LLM(hf_model=model, speculative_config=config, kv_cache_tokens=224, strict=True) as llm:

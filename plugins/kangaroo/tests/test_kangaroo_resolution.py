@@ -20,7 +20,7 @@ from specdec_testing.watching import evidence
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_an_adapter_is_recognised_by_its_tensors(name: str, tmp_path: Path) -> None:
-    resolved = resolve_config(LAYOUTS[name].save(tmp_path / "x"), exit_layer=EXIT)
+    resolved = resolve_config(LAYOUTS[name].save(tmp_path / "x"), method=None, exit_layer=EXIT)
     assert resolved.method == "kangaroo" and resolved.num_speculative_tokens == 6
     assert resolved.traits.first_layers == EXIT and resolved.traits.aux_layers == (EXIT,)
     assert "no MLP, no embedding and no head" in evidence(resolved)
@@ -29,12 +29,12 @@ def test_an_adapter_is_recognised_by_its_tensors(name: str, tmp_path: Path) -> N
 def test_buffers_of_older_files_are_passed_over(tmp_path: Path) -> None:
     buffer = {"layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
     model = save(tmp_path / "x", {**PUBLISHED.tensors, **buffer}, PUBLISHED.settings)
-    assert resolve_config(model, exit_layer=EXIT).method == "kangaroo"
+    assert resolve_config(model, method=None, exit_layer=EXIT).method == "kangaroo"
 
 
 def test_a_language_model_of_one_layer_is_none(tmp_path: Path) -> None:
     tiny_target("llama", num_hidden_layers=1).save_pretrained(tmp_path / "x")
-    assert resolve_config(str(tmp_path / "x"), num_speculative_tokens=2).method == "draft_model"
+    assert resolve_config(str(tmp_path / "x"), method=None, num_speculative_tokens=2).method == "draft_model"
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def test_a_language_model_of_one_layer_is_none(tmp_path: Path) -> None:
 )
 def test_options_that_cannot_be_honoured_are_refused_by_name(keys: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"(?s){said}"):
-        resolve_config(PUBLISHED.save(tmp_path / "x"), method="kangaroo", **keys)
+        resolve_config(PUBLISHED.save(tmp_path / "x"), **keys)
 
 
 def refused(tmp_path: Path, tensors: Any, settings: Any, said: str) -> None:
     model = save(tmp_path / "x", tensors, settings, "pytorch_model.bin")
     for run in (resolve_config, built):
         with pytest.raises(ConfigError, match=f"(?s){said}"):
-            run(model, method="kangaroo", exit_layer=EXIT)
+            run(model, exit_layer=EXIT)
 
 
 def test_all_missing_tensors_are_in_one_error(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_adapters_of_other_targets_and_broken_settings_are_refused(tmp_path: Pat
     whole = {name: tensor.to(torch.int8) for name, tensor in PUBLISHED.tensors.items()}
     refused(tmp_path / "e", whole, config(), "is int8; adapters are read in floating point")
     with pytest.raises(ConfigError, match="none was given"):
-        resolve_config(None, method="kangaroo", exit_layer=EXIT)
+        resolve_config(None, exit_layer=EXIT)
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,7 @@ def test_a_family_whose_layers_cannot_be_cut_is_refused_when_it_is_loaded(tmp_pa
     model = tiny_target("llama", num_hidden_layers=4)
     model.model.layers = Backwards(model.model.layers)
     with pytest.raises(TargetError, match=r"(?s)kangaroo.*to layer 2 by itself"):
-        LLM(hf_model=model, speculative_config={"model": PUBLISHED.save(tmp_path / "x"), "exit_layer": EXIT})
+        LLM(
+            hf_model=model,
+            speculative_config={"method": "kangaroo", "model": PUBLISHED.save(tmp_path / "x"), "exit_layer": EXIT},
+        )

@@ -16,7 +16,7 @@ from specdec_testing.targets import tiny_target
 TARGET = tiny_target("llama")
 WIDTH, VOCAB = TARGET.config.hidden_size, TARGET.config.vocab_size
 INFO = FakeTarget(TARGET).info
-resolve_config, built = watching.over(TARGET)
+resolve_config, built = watching.over(TARGET, method="medusa")
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def test_heads_of_fewer_ids_leave_the_targets_distribution_row_58(tree: str | No
     heads = random_heads(3, seed=58, rows=5, width=size)
     model = save(tmp_path / "x", new_tensors(heads), new_config(hidden_size=size, vocab_size=5))
     keys = {} if tree is None else {"speculative_token_tree": tree}
-    config = {"model": model, "draft_sample_method": "probabilistic", **keys}
+    config = {"method": "medusa", "model": model, "draft_sample_method": "probabilistic", **keys}
     sampling = SamplingParams(temperature=1.0, seed=3, n=120, max_tokens=50)
     target = table_target(table, max_position_embeddings=64)
     with LLM(hf_model=target, speculative_config=config, max_num_seqs=120, strict=True) as llm:
@@ -61,7 +61,7 @@ def test_padding_of_a_head_is_never_drafted_row_59(keys: dict[str, Any], tmp_pat
     """The rows above the target's ids have by far the largest logits, one or another of them everywhere."""
     model = LAYOUTS["new, padded"].save(tmp_path / "x")
     sampling = SamplingParams(temperature=0.7, seed=1, max_tokens=20, ignore_eos=True)
-    config = {"model": model, **keys}
+    config = {"method": "medusa", "model": model, **keys}
     with LLM(hf_model=TARGET, speculative_config=config, strict=True) as llm:
         (result,) = llm.generate([{"prompt_token_ids": [5, 6, 7]}], sampling)  # ids out of range would be raised
     assert result.metrics.drafted > 20

@@ -59,7 +59,7 @@ def assert_drafts_are_of_the_stock_states(
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "opt"])
 def test_heads_read_the_state_behind_the_final_norm_that_the_newest_id_came_from(family: str, tmp_path: Path) -> None:
     model, layout = tiny_target(family), LAYOUTS["old, torch file"]
-    config = {"model": layout.save(tmp_path / "x"), "num_speculative_tokens": 3, **HALF}
+    config = {"method": "medusa", "model": layout.save(tmp_path / "x"), "num_speculative_tokens": 3, **HALF}
     with LLM(hf_model=model, speculative_config=config, strict=True, prefill_chunk_size=9, max_num_seqs=2) as llm:
         watch = watched(llm)
         texts, results = said(llm, prompts(1))
@@ -69,7 +69,7 @@ def test_heads_read_the_state_behind_the_final_norm_that_the_newest_id_came_from
 
 def test_trees_go_through_the_engine_and_leave_the_text_as_it_is(tmp_path: Path) -> None:
     layout = LAYOUTS["new"]
-    config = {"model": layout.save(tmp_path / "x"), "speculative_token_tree": TREE}
+    config = {"model": layout.save(tmp_path / "x"), "speculative_token_tree": TREE}  # the method is detected
     with LLM(hf_model=TARGET, strict=True) as llm:
         plain, _ = said(llm, prompts(2), (0.8,))
     with LLM(hf_model=TARGET, speculative_config=config, strict=True, max_num_seqs=2) as llm:
@@ -99,7 +99,7 @@ def test_heads_in_the_targets_own_checkpoint_need_no_model(tmp_path: Path) -> No
 def test_typical_acceptance_is_lossy_and_greedy_where_the_request_is(tmp_path: Path, shape: dict[str, Any]) -> None:
     """It accepts more than the lossless rule, is reported as lossy, and changes nothing at temperature 0."""
     layout = LAYOUTS["new"]
-    config = {"model": layout.save(tmp_path / "x"), **shape}
+    config = {"method": "medusa", "model": layout.save(tmp_path / "x"), **shape}
     typical = {**config, "rejection_sample_method": "typical", "posterior_threshold": 1e-3, "posterior_alpha": 0.1}
     with LLM(hf_model=TARGET, strict=True) as llm:
         plain, _ = said(llm, prompts(4))
@@ -121,7 +121,7 @@ def test_switched_off_for_a_while_and_preempted_it_says_and_drafts_the_same(
 ) -> None:
     """Two of three requests are too many; then there is room for two of them only."""
     layout = LAYOUTS["new"]
-    config = {"model": layout.save(tmp_path / "x"), "disable_by_batch_size": 2, **keys}
+    config = {"method": "medusa", "model": layout.save(tmp_path / "x"), "disable_by_batch_size": 2, **keys}
     with LLM(hf_model=TARGET, strict=True) as llm:
         plain, _ = said(llm, prompts(5))
     for engine in ({}, {"kv_cache_tokens": 64}):

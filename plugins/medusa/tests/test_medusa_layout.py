@@ -38,7 +38,7 @@ ONE = random_heads(1)
 @pytest.mark.parametrize("name", SOME_OFTEN)
 def test_every_layout_is_recognised_without_a_word_in_the_path(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
-    resolved = resolve_config(layout.save(tmp_path / "x"))
+    resolved = resolve_config(layout.save(tmp_path / "x"), method=None)
     assert (resolved.method, resolved.num_speculative_tokens) == ("medusa", len(layout.parts.heads))
     assert resolved.traits.n_predict == resolved.traits.max_tokens == len(layout.parts.heads)
     assert (resolved.traits.rows, resolved.traits.hidden, resolved.traits.weights) == ("last", True, "own")
@@ -49,7 +49,7 @@ def test_every_layout_is_recognised_without_a_word_in_the_path(name: str, tmp_pa
 def test_old_files_are_recognised_by_their_tensors_alone_and_a_file_may_be_named(tmp_path: Path) -> None:
     folder = save(tmp_path / "x", old_tensors(ONE), None, "medusa_lm_head.pt")
     for model in (folder, f"{folder}/medusa_lm_head.pt"):
-        assert "likely: tensor 0.0.linear.weight, tensor 0.1.weight" in evidence(resolve_config(model))
+        assert "likely: tensor 0.0.linear.weight, tensor 0.1.weight" in evidence(resolve_config(model, method=None))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_old_files_are_recognised_by_their_tensors_alone_and_a_file_may_be_named
     ],
 )
 def test_the_evidence_is_what_the_file_says(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
-    assert said in evidence(resolve_config(save(tmp_path / "x", old_tensors(ONE), settings)))
+    assert said in evidence(resolve_config(save(tmp_path / "x", old_tensors(ONE), settings), method=None))
 
 
 @pytest.mark.parametrize(

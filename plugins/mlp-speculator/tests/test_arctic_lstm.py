@@ -70,7 +70,7 @@ def driven(kind: str, folder: Path, **keys: Any) -> Watch:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_chains_of_every_layout_are_the_oracles(kind: str, tmp_path: Path) -> None:
-    watch, oracle = driven(kind, tmp_path / "x"), oracle_of(kind)
+    watch, oracle = driven(kind, tmp_path / "x", method=None), oracle_of(kind)  # the method is detected
     assert max(len(row.tokens) for row in watch.rows) == oracle.n_predict
     assert_all_are(watch.rows, lambda row: oracle.chain(row.state, row.text[-1], row.limit), clear=1e-5)
 
@@ -106,11 +106,11 @@ def test_the_cell_is_the_worked_one() -> None:
 
 
 def test_it_is_recognised_with_k_and_evidence(tmp_path: Path) -> None:
-    resolved = resolve_config(written("as published", tmp_path / "a"))
+    resolved = resolve_config(written("as published", tmp_path / "a"), method=None)
     assert (resolved.method, resolved.num_speculative_tokens) == ("mlp_speculator", 3)
     assert "ArcticLSTMSpeculatorPreTrainedModel" in evidence(resolved)
     assert (resolved.traits.rows, resolved.traits.hidden) == ("last", True)
-    bare = resolve_config(save(tmp_path / "b", PLAIN, lstm_config(architectures=None, model_type=None)))
+    bare = resolve_config(save(tmp_path / "b", PLAIN, lstm_config(architectures=None, model_type=None)), method=None)
     assert "likely: tensor forget_emb.0.weight, tensor forget_proj.0.weight" in evidence(bare)
 
 
@@ -198,7 +198,12 @@ def test_the_gates_stand_in_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keys", [{}, {"n_candidates": 3, "top_k_tokens_per_head": [2, 2]}])
 def test_preempted_and_switched_off_it_answers_as_plain_decoding_does(keys: dict[str, Any], tmp_path: Path) -> None:
     model, prompts = tiny_target("qwen3"), [[5, 6, 7], list(range(9, 33)), [40]]
-    config = {"model": written("as published", tmp_path / "x"), "disable_by_batch_size": 2, **keys}
+    config = {
+        "method": "mlp_speculator",
+        "model": written("as published", tmp_path / "x"),
+        "disable_by_batch_size": 2,
+        **keys,
+    }
     sampling = [
         SamplingParams(temperature=t, max_tokens=8 * (i + 1), ignore_eos=True, seed=i)
         for i, t in enumerate((0.0, 0.9, 0.0))

@@ -26,7 +26,7 @@ def test_a_speculator_of_fewer_ids_leaves_the_targets_distribution_row_58(tmp_pa
     size, table = 8, random_table(8, seed=58)
     weights = random_weights(3, 6, seed=58, rows=5, width=size)
     model = save(tmp_path / "x", tensors_of(weights), config(emb_dim=size, inner_dim=6, vocab_size=5))
-    keys = {"model": model, "draft_sample_method": "probabilistic"}
+    keys = {"method": "mlp_speculator", "model": model, "draft_sample_method": "probabilistic"}
     sampling = SamplingParams(temperature=1.0, seed=3, n=120, max_tokens=50)
     target = table_target(table, max_position_embeddings=64)
     with LLM(hf_model=target, speculative_config=keys, max_num_seqs=120, strict=True) as llm:
@@ -42,7 +42,7 @@ def test_a_speculator_of_fewer_ids_leaves_the_targets_distribution_row_58(tmp_pa
 @pytest.mark.parametrize("keys", [{}, {"n_candidates": 4}, {"draft_sample_method": "probabilistic"}])
 def test_padding_of_a_head_is_never_drafted_row_59(keys: dict[str, Any], tmp_path: Path) -> None:
     """The rows above the target's ids have by far the largest logits, one or another of them everywhere."""
-    settings = {"model": LAYOUTS["padded"].save(tmp_path / "x"), **keys}
+    settings = {"method": "mlp_speculator", "model": LAYOUTS["padded"].save(tmp_path / "x"), **keys}
     sampling = SamplingParams(temperature=0.7, seed=1, max_tokens=20, ignore_eos=True)
     with LLM(hf_model=TARGET, speculative_config=settings, strict=True) as llm:
         (result,) = llm.generate([{"prompt_token_ids": [5, 6, 7]}], sampling)  # ids out of range would be raised
@@ -77,7 +77,7 @@ def test_k_above_n_predict_is_refused_with_n_predict_row_72(tmp_path: Path) -> N
     "name", ["tied, every copy", "tied, stored once", "scaled input", "torch file", "a trainer's spelling"]
 )
 def test_tied_scaled_and_bin_files_load_and_draft_row_86(name: str, tmp_path: Path) -> None:
-    settings = {"model": LAYOUTS[name].save(tmp_path / "x")}
+    settings = {"method": "mlp_speculator", "model": LAYOUTS[name].save(tmp_path / "x")}
     sampling = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
     with LLM(hf_model=TARGET, strict=True) as llm:
         (plain,) = llm.generate([{"prompt_token_ids": [5, 6, 7]}], sampling)

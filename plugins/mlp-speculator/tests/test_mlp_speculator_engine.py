@@ -42,7 +42,7 @@ def state_of(row: Row, texts: list[list[int]], states: list[Tensor]) -> Tensor:
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "opt"])
 def test_the_state_behind_the_final_norm_and_the_newest_id_come_first(family: str, tmp_path: Path) -> None:
     model, layout = tiny_target(family), LAYOUTS["scaled input"]
-    config = {"model": layout.save(tmp_path / "x"), **HALF}
+    config = {"method": "mlp_speculator", "model": layout.save(tmp_path / "x"), **HALF}
     with LLM(hf_model=model, speculative_config=config, strict=True, prefill_chunk_size=9, max_num_seqs=2) as llm:
         watch = watched(llm)
         texts, results = said(llm, prompts(1))
@@ -59,7 +59,7 @@ def test_the_state_behind_the_final_norm_and_the_newest_id_come_first(family: st
 
 def test_trees_go_through_the_engine_and_leave_the_text_as_it_is(tmp_path: Path) -> None:
     layout = LAYOUTS["plain"]
-    config = {"model": layout.save(tmp_path / "x"), "n_candidates": 4}
+    config = {"model": layout.save(tmp_path / "x"), "n_candidates": 4}  # the method is detected
     with LLM(hf_model=TARGET, strict=True) as llm:
         plain, _ = said(llm, prompts(2), (0.8,))
     with LLM(hf_model=TARGET, speculative_config=config, strict=True, max_num_seqs=2) as llm:
@@ -77,7 +77,7 @@ def test_trees_go_through_the_engine_and_leave_the_text_as_it_is(tmp_path: Path)
 
 def test_typical_acceptance_is_lossy_and_greedy_where_the_request_is(tmp_path: Path) -> None:
     """It accepts more than the lossless rule, is reported as lossy, and changes nothing at temperature 0."""
-    config = {"model": LAYOUTS["plain"].save(tmp_path / "x")}
+    config = {"method": "mlp_speculator", "model": LAYOUTS["plain"].save(tmp_path / "x")}
     typical = {**config, "rejection_sample_method": "typical", "posterior_threshold": 1e-3, "posterior_alpha": 0.1}
     with LLM(hf_model=TARGET, strict=True) as llm:
         plain, _ = said(llm, prompts(4))
@@ -100,7 +100,7 @@ def test_switched_off_for_a_while_and_preempted_it_says_and_drafts_the_same(
 ) -> None:
     """Three requests are too many; then there is room for two of them only."""
     layout = LAYOUTS["tied, stored once"]
-    config = {"model": layout.save(tmp_path / "x"), "disable_by_batch_size": 2, **keys}
+    config = {"method": "mlp_speculator", "model": layout.save(tmp_path / "x"), "disable_by_batch_size": 2, **keys}
     with LLM(hf_model=TARGET, strict=True) as llm:
         plain, _ = said(llm, prompts(5))
     for engine in ({}, {"kv_cache_tokens": 64}):

@@ -22,7 +22,7 @@ SOME_OFTEN = [name if i % 7 == 0 else pytest.param(name, marks=pytest.mark.slow)
 @pytest.mark.parametrize("name", SOME_OFTEN)
 def test_every_variant_is_recognised_without_a_word_in_the_path(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
-    resolved = resolve_config(layout.save(tmp_path / "x"))
+    resolved = resolve_config(layout.save(tmp_path / "x"), method=None)
     n_predict = len(layout.parts.heads)
     assert (resolved.method, resolved.num_speculative_tokens) == ("mlp_speculator", n_predict)
     assert resolved.traits.n_predict == resolved.traits.max_tokens == n_predict
@@ -41,7 +41,7 @@ def test_every_variant_is_recognised_without_a_word_in_the_path(name: str, tmp_p
     ],
 )
 def test_the_evidence_is_what_the_file_says(settings: dict[str, Any] | None, said: str, tmp_path: Path) -> None:
-    assert said in evidence(resolve_config(save(tmp_path / "x", tensors_of(random_weights()), settings)))
+    assert said in evidence(resolve_config(save(tmp_path / "x", tensors_of(random_weights()), settings), method=None))
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def layout(model: Gemma4AssistantForCausalLM, **changes: Any) -> AssistantLayout
 
 def over(name: str) -> tuple[Any, Any]:
     """Return `resolve_config` and `built` for a target."""
-    return watching.over(target(name))
+    return watching.over(target(name), method="mtp")
 
 
 def written(folder: Path, made: Mapping[str, Any] | None = None) -> str:

@@ -45,7 +45,7 @@ def test_drafts_over_chunks_rejections_pauses_lost_rows_and_preemption(
 def test_drafts_in_the_engine_are_of_the_targets_own_pages(name: str, tmp_path: Path) -> None:
     """In mixed batches of greedy and sampled requests, of which two run at a time, with chunked prompts."""
     made = assistant(name)
-    config = {"model": layout(made).save(tmp_path / "x"), "num_speculative_tokens": 3}
+    config = {"method": "mtp", "model": layout(made).save(tmp_path / "x"), "num_speculative_tokens": 3}
     model, mixed = target(name), (0.0, 0.8)
     with LLM(hf_model=model, strict=True) as llm:
         plain, _ = said(llm, prompts(1), mixed)
@@ -65,7 +65,7 @@ def test_drafts_in_the_engine_are_of_the_targets_own_pages(name: str, tmp_path: 
 def test_text_stays_when_drafts_are_accepted_and_room_is_short(tmp_path: Path) -> None:
     """Pages of accepted drafts are read, by a rule that accepts many; pauses and preemption change no text."""
     made, model = assistant(), target()
-    config = {"model": layout(made).save(tmp_path / "x"), "num_speculative_tokens": 3}
+    config = {"model": layout(made).save(tmp_path / "x"), "num_speculative_tokens": 3}  # the method is detected
     half = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.8, 0.6, 0.4]}
     with LLM(hf_model=model, speculative_config={**config, **half}, strict=True) as llm:
         watch = watched(llm)
@@ -86,7 +86,7 @@ def test_text_stays_when_drafts_are_accepted_and_room_is_short(tmp_path: Path) -
 def test_text_is_that_of_plain_decoding_whatever_is_drafted(width: int | None, tmp_path: Path) -> None:
     model = target("shared keys", torch.bfloat16) if width else target("shared keys")
     config = {
-        "model": layout(assistant("shared keys")).save(tmp_path / "x"), "num_speculative_tokens": 4,
+        "method": "mtp", "model": layout(assistant("shared keys")).save(tmp_path / "x"), "num_speculative_tokens": 4,
         "draft_sample_method": "probabilistic", "rejection_sample_method": "coupled",
     }  # fmt: skip
     mixed = (0.0, 0.9)

@@ -23,7 +23,7 @@ MODEL = assistant()
 
 
 def test_an_assistant_is_recognised_and_reads_the_last_row_and_the_keys(tmp_path: Path) -> None:
-    resolved = resolve_config(layout(MODEL).save(tmp_path / "x"))
+    resolved = resolve_config(layout(MODEL).save(tmp_path / "x"), method=None)
     assert (resolved.method, resolved.num_speculative_tokens) == ("mtp", 1)
     traits = resolved.traits
     assert (traits.rows, traits.hidden, traits.target_keys, traits.n_predict) == ("last", True, True, None)
@@ -34,7 +34,7 @@ def test_any_k_is_right_and_centroids_and_a_head_of_its_own_are_read_over(kind: 
     model = assistant(centroids=True)
     tensors = {**stored(model), "lm_head.weight": torch.ones(VOCAB, OWN)}
     folder = save(tmp_path / "x", tensors, {**settings(model), "model_type": kind})
-    assert resolve_config(folder, num_speculative_tokens=5).num_speculative_tokens == 5
+    assert resolve_config(folder, method=None, num_speculative_tokens=5).num_speculative_tokens == 5
 
 
 def test_layers_attend_to_the_last_layer_of_their_type_that_has_keys_of_its_own() -> None:
@@ -136,7 +136,7 @@ def test_the_position_is_an_option_of_assistants_alone(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"assistant_position: 'last' given, and DeepSeek V3.* no family of assistants"
     ):
-        resolve_config(other, method="mtp", assistant_position="last")
+        resolve_config(other, assistant_position="last")
 
 
 def test_hosts_that_keep_keys_to_themselves_refuse_the_method_by_name(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def assert_drafts_are_of_the_stock_states(layout: Layout, watch: Watch, texts: l
 
 def test_the_drafter_reads_the_state_that_the_newest_id_came_from(tmp_path: Path) -> None:
     layout = LAYOUTS["recurrent"]
-    config = {"model": layout.save(tmp_path / "x"), "num_speculative_tokens": 3, **HALF}
+    config = {"model": layout.save(tmp_path / "x"), "num_speculative_tokens": 3, **HALF}  # the method is detected
     with LLM(hf_model=TARGET, speculative_config=config, strict=True, prefill_chunk_size=9, max_num_seqs=2) as llm:
         watch = watched(llm)
         texts, results = said(llm, prompts(1))
@@ -64,7 +64,7 @@ def test_text_is_that_of_plain_decoding_in_mixed_batches_of_beams(tmp_path: Path
     layout, mixed = LAYOUTS["recurrent"], (0.0, 0.8)
     with LLM(hf_model=TARGET, strict=True) as llm:
         plain, _ = said(llm, prompts(2), mixed)
-    config = {"model": layout.save(tmp_path / "x"), **BEAMS}
+    config = {"method": "redrafter", "model": layout.save(tmp_path / "x"), **BEAMS}
     with LLM(hf_model=TARGET, speculative_config=config, strict=True, max_num_seqs=2) as llm:
         watch = watched(llm)
         texts, _ = said(llm, prompts(2), mixed)
@@ -76,7 +76,7 @@ def test_text_is_that_of_plain_decoding_in_mixed_batches_of_beams(tmp_path: Path
 def test_switched_off_for_a_while_and_preempted_it_says_the_same(keys: dict[str, Any], tmp_path: Path) -> None:
     """Two of three requests are too many; then there is room for two of them only."""
     layout = LAYOUTS["recurrent"]
-    config = {"model": layout.save(tmp_path / "x"), "disable_by_batch_size": 2, **keys}
+    config = {"method": "redrafter", "model": layout.save(tmp_path / "x"), "disable_by_batch_size": 2, **keys}
     with LLM(hf_model=TARGET, strict=True) as llm:
         plain, _ = said(llm, prompts(5))
     for engine in ({}, {"kv_cache_tokens": 64}):

@@ -40,7 +40,7 @@ PROJECTED = LAYOUTS["projected"]
 def test_every_layout_is_read_and_no_tensor_of_it_is_left_over(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     model = layout.save(tmp_path / "x")
-    resolved = resolve_config(model)
+    resolved = resolve_config(model, method=None)
     assert (resolved.method, resolved.num_speculative_tokens) == ("redrafter", 4)
     assert (resolved.traits.rows, resolved.traits.hidden, resolved.traits.weights) == ("last", True, "own")
     assert resolved.num_lookahead_slots == 0, "it keeps no cache"
@@ -72,7 +72,7 @@ def test_every_layout_is_read_and_no_tensor_of_it_is_left_over(name: str, tmp_pa
 def test_the_evidence_is_what_the_file_says(
     settings: dict[str, Any], tensors: dict[str, torch.Tensor], said: str, tmp_path: Path
 ) -> None:
-    assert said in evidence(resolve_config(save(tmp_path / "x", tensors, settings)))
+    assert said in evidence(resolve_config(save(tmp_path / "x", tensors, settings), method=None))
 
 
 @pytest.mark.parametrize(

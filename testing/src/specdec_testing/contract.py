@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import weakref
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from specdec_testing.driving import Driver, Script
 from specdec_testing.fakes import FakeRequest, FakeTarget
 from specdec_testing.guard import foundation
 from specdec_testing.packaging import PackagingContract
-from specdec_testing.release import kept_keys
+from specdec_testing.release import kept_keys, still_held
 from specdec_testing.subject import Subject
 from specdec_testing.targets import shared_target
 
@@ -211,12 +210,13 @@ class ProposerContract(PackagingContract, ConfigurationContract, promises=True):
     ) -> None:
         """After `finish`, for any reason, the proposer holds no reference to the request, and nothing under its id."""
         seen: dict[str, weakref.ref[Any]] = {}
-        driver = Driver(proposer, traits, target)
-        driver.look = lambda batch: seen.update({view.id: weakref.ref(view) for view in batch.requests})
-        driver.run(script_batch(8, 6, target.info.vocab_size, k))
-        del driver
-        gc.collect()
-        held = [name for name, reference in seen.items() if reference() is not None]
+
+        def live() -> None:
+            driver = Driver(proposer, traits, target)
+            driver.look = lambda batch: seen.update({view.id: weakref.ref(view) for view in batch.requests})
+            driver.run(script_batch(8, 6, target.info.vocab_size, k))
+
+        held = still_held(live, seen)
         assert not held, f"the views of {held} are still referred to; keep none of them after `finish`"
         # What is remembered of ended requests may be under their ids.
         names = [] if traits.remembers else sorted(seen.keys() & kept_keys(proposer))

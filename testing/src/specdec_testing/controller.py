@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -21,6 +20,7 @@ from specdec_testing.building import registry_of
 from specdec_testing.fakes import FakeRequest
 from specdec_testing.guard import foundation
 from specdec_testing.packaging import PackagingContract
+from specdec_testing.release import still_held
 from specdec_testing.stubs import Null, stub_plugin
 
 K, STEPS = 5, 80
@@ -160,8 +160,6 @@ class ControllerContract(PackagingContract, promises=True):
 
     def test_no_request_is_held_after_its_end(self, make: Any) -> None:
         """The controller keeps no reference to a request that ended."""
-        controller = make()
-        seen = Session(controller).run().seen
-        gc.collect()
-        held = [name for name, reference in seen.items() if reference() is not None]
+        session = Session(make())
+        held = still_held(session.run, session.seen)
         assert not held, f"the controller still holds {held[:5]}"

@@ -17,7 +17,7 @@ import torch
 
 from specdec_core.draft import BatchView, Draft, FinishReason, RequestView
 from specdec_core.markers import hookimpl
-from specdec_core.noise import Purpose, philox
+from specdec_core.noise import Noise, Purpose, philox
 from specdec_core.traits import MethodTraits
 
 if TYPE_CHECKING:
@@ -180,32 +180,33 @@ class Soft(Stub):
     def propose(self, batch: BatchView) -> Draft:
         """Draw each row's chain and report q."""
         self.calls += 1
-        rows: list[list[int]] = []
-        distributions: list[int] = []
-        for i in range(len(batch)):
-            chain = self._chain(batch, i)
-            rows.append(chain[1:])
-            distributions += chain[:-1]
-        draft = Draft.of(rows)
-        draft.q = torch.from_numpy(self.q[np.asarray(distributions, np.int64)])
-        draft.q_row = np.arange(len(distributions), dtype=np.int32)
-        self.drafted += len(distributions)
+        chains, lengths = self._chains(batch), np.asarray(batch.max_draft, np.int64)
+        there = np.arange(chains.shape[1] - 1) < lengths[:, None]
+        draft = Draft(lengths.tolist(), chains[:, 1:][there].astype(np.int32))
+        draft.q = torch.from_numpy(self.q[chains[:, :-1][there]])
+        draft.q_row = np.arange(len(draft.tokens), dtype=np.int32)
+        self.drafted += len(draft.tokens)
         return draft
 
-    def _chain(self, batch: BatchView, i: int) -> list[int]:
-        """Return the newest id and the drafts after it."""
-        request, key = batch.request(i), int(batch.noise.keys[i])
-        chain = [int(request.tokens[-1])]
-        for step in range(int(batch.max_draft[i])):
-            e = noise_row(key, len(request.tokens) + step, request.seq_index, self.purpose, self.q.shape[1])
-            chain.append(int(np.argmax(self.q[chain[-1]] / e)))
-        return chain
+    def _chains(self, batch: BatchView) -> npt.NDArray[np.int64]:
+        """Return each row's newest id and the ids drawn after it [rows, 1 + the most drafts of a row]."""
+        requests = [batch.request(i) for i in range(len(batch))]
+        size = np.array([len(request.tokens) for request in requests], np.int32)
+        samples = np.array([request.seq_index for request in requests], np.int32)
+        chains = [np.array([request.tokens[-1] for request in requests], np.int64)]
+        for step in range(max(batch.max_draft.tolist(), default=0)):
+            e = noise_rows(Noise(batch.noise.keys, size + step, samples), self.purpose, self.q.shape[1])
+            chains.append(np.argmax(self.q[chains[-1]] / e, axis=1))
+        return np.stack(chains, axis=1)
 
 
-def noise_row(key: int, position: int, seq_index: int, purpose: Purpose, size: int) -> npt.NDArray[np.float64]:
-    """Return e(v) of `specdec_core.noise.exponential` for v < size, up to the last bit of the logarithm."""
+def noise_rows(noise: Noise, purpose: Purpose, size: int) -> npt.NDArray[np.float64]:
+    """Return e(v) [n, size] of `specdec_core.noise.exponential` for v < size, up to the last bit of the logarithm."""
+    key, position, sample = (
+        cast(int, np.asarray(part, np.uint64)[:, None]) for part in (noise.keys, noise.positions, noise.seq_index)
+    )
     token = cast(int, np.arange(size, dtype=np.uint64))
-    word = np.asarray(philox(key, (token, position, seq_index, int(purpose)))[0])
+    word = np.asarray(philox(key, (token, position, sample, int(purpose)))[0])
     e: npt.NDArray[np.float64] = -np.log((2.0 * word.astype(np.float64) + 1.0) * 2.0**-33)
     return e
 

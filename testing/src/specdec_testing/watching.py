@@ -27,38 +27,41 @@ from specdec_testing.identity import engine
 Built = tuple[Any, ResolvedConfig, FakeTarget]  # a proposer, its configuration and its target
 
 
-def over(
-    model: PreTrainedModel,
-) -> tuple[Callable[..., ResolvedConfig], Callable[..., Built]]:
+def over(model: PreTrainedModel, **defaults: Any) -> tuple[Callable[..., ResolvedConfig], Callable[..., Built]]:
     """Return `resolve_config` and `built` with a tiny target filled in, unless `info` or `target` is given.
 
-    The second one also returns the target, as `driven` takes all three.
+    The second one also returns the target, as `driven` takes all three. `defaults` are keys of the configuration that
+    a call may override, with None to leave one out: `method` among them spares each call the detection of it, which
+    asks all plugins in a child process.
     """
     own = FakeTarget(model)
 
     def resolve_over(source: str | None, info: TargetInfo = own.info, **keys: Any) -> ResolvedConfig:
-        return resolve_config(source, info, **keys)
+        return resolve_config(source, info, **{**defaults, **keys})
 
     def built_over(
         source: str, target: FakeTarget | None = None, **keys: Any
     ) -> tuple[Any, ResolvedConfig, FakeTarget]:
         handle = target or FakeTarget(model)
-        return (*built(source, handle, **keys), handle)
+        return (*built(source, handle, **{**defaults, **keys}), handle)
 
     return resolve_over, built_over
 
 
 def resolve_config(model: str | None, info: TargetInfo, **keys: Any) -> ResolvedConfig:
-    """Resolve a configuration with what is installed."""
-    given = {key: value for key, value in {"model": model, **keys}.items() if value is not None}
-    return resolve(given, info, Registry(Catalog.discover()))
+    """Resolve a configuration with what is installed; a key that is None is left out."""
+    return resolve(_given(model, keys), info, Registry(Catalog.discover()))
 
 
 def built(model: str, target: TargetHandle, **keys: Any) -> tuple[Any, ResolvedConfig]:
-    """Resolve and build; return the proposer and its configuration."""
+    """Resolve and build; return the proposer and its configuration. A key that is None is left out."""
     registry = Registry(Catalog.discover())
-    resolved = resolve({"model": model, **keys}, target.info, registry)
+    resolved = resolve(_given(model, keys), target.info, registry)
     return make_proposer(resolved, target, registry), resolved
+
+
+def _given(model: str | None, keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in {"model": model, **keys}.items() if value is not None}
 
 
 @dataclass
