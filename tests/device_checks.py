@@ -12,26 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from specdec_engine import LLM, SamplingParams
 from specdec_nn.ops.attention import triton as triton_attention
 from specdec_nn.ops.attention.numba import attention as numba_attention
-from specdec_nn.ops.attention.reference import AttentionStep, attention_reference
+from specdec_nn.ops.attention.reference import attention_reference
 from specdec_nn.ops.draw import triton as triton_draw
 from specdec_nn.ops.logprobs import triton as triton_logprobs
 from specdec_nn.ops.race import triton as triton_race
 from specdec_nn.ops.top_ids import triton as triton_top_ids
 from specdec_nn.ops.truncate import triton as triton_truncate
 from specdec_nn.ops.truncate.numba import truncate as numba_truncate
-from specdec_nn.ops.truncate.reference import Truncation
 from specdec_plugin_verifiers.kernels import triton as triton_ratios
 from specdec_plugin_verifiers.kernels.verify import triton as triton_verify
 from specdec_testing.table import random_table, table_target
 from specdec_testing.targets import tiny_target
-from specdec_testing.watched_device import DEVICE, NAME, Wait, as_kernel, held, install, waits
+from specdec_testing.watched_device import NAME, Wait, as_kernel, held, install, waits
 
 ROOT = Path(__file__).resolve().parents[1]
 for _plugin in ("eagle", "medusa", "dflash", "mtp"):
@@ -44,7 +42,6 @@ TABLE = random_table(VOCAB, seed=5, concentration=0.3)
 STATIC = "[(0,), (1,), (0, 0), (0, 1), (0, 0, 0)]"
 SAMPLED = {"draft_sample_method": "probabilistic"}
 STRETCHED = (triton_draw, triton_logprobs, triton_race, triton_top_ids, triton_ratios, triton_verify)
-REAL_ATTENTION, REAL_TRUNCATE = triton_attention.attention, triton_truncate.truncate
 PROMPTS = [[3, 4, 5], [7] * 21, [9, 1, 2, 11, 6]]
 Target = Callable[[Path], dict[str, Any]]
 
@@ -157,9 +154,14 @@ CASES: dict[str, Case] = {
         temperature=1.0,
         same=False,
     ),
-    "eagle tree, dynamic": Case(table, keys("eagle", 8, tree_top_k=2, tree_depth=4), perfect, most=2),
-    "eagle tree, dynamic, sampled": Case(
-        table, keys("eagle", 8, tree_top_k=2, tree_depth=4), perfect, temperature=1.0, most=2
+    "eagle tree, dynamic": Case(table, keys("eagle", 8, tree_top_k=2, tree_depth=4), perfect),
+    "eagle tree, dynamic, sampled": Case(table, keys("eagle", 8, tree_top_k=2, tree_depth=4), perfect, temperature=1.0),
+    "eagle tree, dynamic, sampled, standard": Case(
+        table,
+        keys("eagle", 8, tree_top_k=2, tree_depth=4, **verified_by("standard")),
+        perfect,
+        temperature=1.0,
+        same=False,
     ),
     "eagle3 chain": Case(llama, keys("eagle3", 4), eagle_3),
     "mtp": Case(mimo, keys("mtp", 3)),
@@ -181,7 +183,7 @@ def _numba_attention(*args: Any, **options: Any) -> torch.Tensor:
 
 @pytest.fixture(autouse=True)
 def _kernels_take_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have stretches as short as the vocabularies here, and the CPU's kernels for two; see the last tests for those."""
+    """Have stretches as short as the vocabularies here, and the CPU's kernels for two, see device_op_checks.py."""
     for module in STRETCHED:
         monkeypatch.setattr(module, "STRETCH", 32)
     monkeypatch.setattr(triton_attention, "attention", as_kernel(_numba_attention))
@@ -242,6 +244,73 @@ def test_a_step_reads_once_and_waits_for_nothing_else(
         assert plain_texts(case) == texts
 
 
+DYNAMIC = keys("eagle3", 6, tree_top_k=3, tree_depth=3)
+
+
+@pytest.mark.parametrize("width", [None, 5])
+def test_a_tree_whose_form_stays_on_the_device_runs_as_one_that_the_host_knows(
+    width: int | None, tmp_path: Path
+) -> None:
+    """Every row of every step, of a target that knows positions, before the end of the first text."""
+    case = Case(llama, {**DYNAMIC, "cut_by_cost": False}, eagle_3, temperature=0.9)
+    found = []
+    for stays in (True, False):
+        steps: list[Any] = []
+
+        def watch(step: Any, steps: list[Any] = steps) -> None:
+            rows = [
+                (
+                    i.start,
+                    i.ids.tolist(),
+                    None if i.parents is None else i.parents.tolist(),
+                    i.accepted.tolist(),
+                    i.draft_depth,
+                )
+                for i in step.items
+            ]
+            steps.append((rows, step.drawn.positions.tolist(), held(step.logits).clone()))
+
+        with case.engine(tmp_path, NAME, decode_width=width) as llm:
+            stepper = llm._engine.stepper
+            stepper.speculation.runner._leaves_ids = stays
+            sampling = SamplingParams(temperature=0.9, max_tokens=20, ignore_eos=True, seed=3)
+            with llm.start([{"prompt_token_ids": ids} for ids in PROMPTS[::2]], sampling) as run:
+                run.step()
+                stepper.watch = watch
+                for _ in range(4):
+                    with waits() as waited:
+                        run.step()
+                    assert len(waited) == (1 if stays else 2), waited  # who does not ask for such drafts reads them
+        found.append(steps)
+    for mine, theirs in zip(*found, strict=True):
+        assert mine[:2] == theirs[:2]
+        torch.testing.assert_close(mine[2], theirs[2])
+    assert any(depth > 1 for rows, *_ in found[0] for *_, depth in rows)
+
+
+def test_trees_on_the_device_end_with_the_text_and_leave_no_position_behind_it(tmp_path: Path) -> None:
+    """Nodes behind the last position of the target are run at it."""
+    case = Case(table, keys("eagle", 8, tree_top_k=2, tree_depth=4), perfect)
+    length, seen = 24, []
+    texts = []
+    for config in (case.config, None):
+        with dataclasses.replace(case, config=config).engine(tmp_path, NAME, max_model_len=length) as llm:
+            flat = llm._engine.target.flat
+
+            def watched(ids: Any, positions: Any, *rest: Any, run: Any = flat.run) -> Any:
+                seen.append(int(positions.max()))
+                return run(ids, positions, *rest)
+
+            flat.run = watched
+            sampling = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
+            outputs = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], sampling)
+            texts.append([list(output.outputs[0].token_ids) for output in outputs])
+            if config is not None:
+                assert llm.get_metrics().accepted > 0
+    assert texts[0] == texts[1]
+    assert max(seen) < length
+
+
 ELSEWHERE: dict[str, tuple[Case, dict[str, Any], dict[str, Any]]] = {
     "log-probabilities": (Case(llama_2), {"logprobs": 3, "prompt_logprobs": 2}, {}),
     "penalties and forbidden ids": (
@@ -296,61 +365,3 @@ def test_logits_are_read_in_the_dtype_in_which_the_model_gives_them() -> None:
         llm._engine.stepper.watch = lambda step: seen.add((step.out.logits.dtype, step.logits.dtype))
         llm.generate([{"prompt_token_ids": [3, 4, 3, 4]}], SamplingParams(temperature=0.0, max_tokens=6))
     assert seen == {(torch.bfloat16, torch.bfloat16)}
-
-
-def test_attention_of_a_step_waits_for_nothing() -> None:
-    """The kernel that the other tests leave out, by itself."""
-    rng = np.random.default_rng(2)
-    counts, context = np.array([1, 3], np.int32), np.array([4, 2], np.int32)
-    bits = np.array([[1], [1], [3], [5]], np.int64)  # a row, and a tree of two siblings
-    step = AttentionStep(
-        slots=np.array([4, 34, 35, 36], np.int32),
-        seg_start=np.array([0, 1], np.int32),
-        seg_rows=counts,
-        seg_context=context,
-        seg_prompt=np.zeros(2, np.bool_),
-        page_table=np.array([[0], [1]], np.int32),
-        page_size=32,
-        seg_tree=np.array([-1, 2], np.int32),
-        ancestors=bits,
-    )
-    q, k, v = (torch.from_numpy(rng.normal(size=(4, heads, 16)).astype(np.float32)) for heads in (2, 1, 1))
-    pages = [torch.from_numpy(rng.normal(size=(2, 1, 32, 16)).astype(np.float32)) for _ in range(2)]
-    there = [part.to(DEVICE) for part in (q, k, v, *pages)]
-    with waits() as found:
-        mine = REAL_ATTENTION(*there, step, scaling=0.25)
-    assert found == []
-    wanted = attention_reference(q, k, v, *pages, dataclasses.replace(step), scaling=0.25)
-    torch.testing.assert_close(mine.cpu(), wanted)
-
-
-def test_attention_of_a_tree_that_was_grown_on_the_device_is_that_of_its_bits() -> None:
-    bits = np.array([[1, 0], [3, 0], [5, 0], [11, 0]], np.int64)
-    one = lambda value: np.array([value], np.int32)  # noqa: E731
-    slots = np.array([4, 5, 6, 7], np.int32)
-    step = AttentionStep(
-        slots, one(0), one(4), one(4), np.zeros(1, np.bool_), one(0)[None], 32, seg_tree=one(4), ancestors=bits
-    )
-    grown = dataclasses.replace(step, ancestors=np.zeros_like(bits), grown=torch.from_numpy(bits).to(DEVICE))
-    g = torch.Generator().manual_seed(3)
-    shapes = ((4, 2, 16), (4, 1, 16), (4, 1, 16), (1, 1, 32, 16), (1, 1, 32, 16))
-    q, k, v, *pages = (torch.randn(shape, generator=g) for shape in shapes)
-    there = [part.to(DEVICE) for part in (q, k, v, *pages)]
-    with waits() as found:
-        mine = REAL_ATTENTION(*there, grown, scaling=0.25)
-    assert found == []
-    wanted = attention_reference(q, k, v, *(part.clone() for part in pages), step, scaling=0.25)
-    torch.testing.assert_close(mine.cpu(), wanted)
-    by_definition = attention_reference(*there, grown, scaling=0.25)
-    torch.testing.assert_close(by_definition.cpu(), wanted)
-
-
-def test_truncation_of_a_step_waits_for_nothing() -> None:
-    logits = torch.tensor([[0.3, 1.0, -0.5, 0.2]])
-    columns = ((0.7, np.float32), (0.0, np.float64), (2, np.int64), (1.0, np.float64))
-    asked = Truncation(*(np.full(1, value, kind) for value, kind in columns))
-    there = logits.to(DEVICE)
-    with waits() as found:
-        mine = REAL_TRUNCATE(there, asked)
-    assert found == []
-    assert torch.equal(mine.cpu(), numba_truncate(logits, asked))

@@ -12,4 +12,5 @@ from specdec_testing.triton_checks import assert_triton_checks_pass
 @pytest.mark.slow
 def test_whole_steps_on_a_device_that_is_none() -> None:
     here = Path(__file__)
-    assert_triton_checks_pass(here.with_name("device_checks.py"), here.with_name("watched_device_checks.py"))
+    names = "device_checks.py", "device_op_checks.py", "watched_device_checks.py"
+    assert_triton_checks_pass(*(here.with_name(name) for name in names))

@@ -8,6 +8,7 @@ import torch
 
 from specdec_core.draft import Draft
 from specdec_core.errors import ContractError
+from specdec_core.traits import MethodTraits
 
 
 def random_forest(rng: np.random.Generator) -> Draft:
@@ -84,3 +85,19 @@ def test_keeping_all_or_nothing() -> None:
     assert draft.keep(np.array([True, True, True])) is draft
     assert draft.keep(np.zeros(3, np.bool_)).lengths == [0, 0, 0]
     assert Draft.empty(2).keep(np.empty(0, np.bool_)).lengths == [0, 0]
+
+
+def test_of_trees_on_a_device_sizes_alone_are_looked_at() -> None:
+    """A device without values: whoever looks into one fails."""
+    tokens, parents = (torch.zeros(5, dtype=torch.int32, device="meta") for _ in range(2))
+    draft = Draft([3, 2], tokens, parents, confidence=torch.zeros(5, device="meta"))
+    traits = MethodTraits(shape="tree", tree_nodes=5)
+    draft.check([3, 2], 10, traits)
+    some = draft.select([1])
+    assert some.is_grown and some.lengths == [2] and some.parents.shape == some.confidence.shape == (2,)
+    with pytest.raises(ContractError, match=r"2 drafts where 0\.\.1"):
+        draft.check([3, 1], 10, traits)
+    with pytest.raises(ContractError, match="parents must be flat"):
+        Draft([3, 2], tokens, parents[1:]).check([3, 2], 10, traits)
+    with pytest.raises(ContractError, match="parents are on a device, but tokens are int32"):
+        Draft([3, 2], np.zeros(5, np.int32), parents).check([3, 2], 10, traits)

@@ -13,8 +13,11 @@ from specdec_core.draft_rules import (
     are_distributions,
     check_confidence,
     check_drawn,
+    check_families,
+    check_order,
     check_siblings,
     is_on_device,
+    read,
     values_at,
 )
 from specdec_core.errors import ContractError
@@ -186,8 +189,8 @@ class Draft:
     was drawn from the distribution of its parent, either without the siblings before it or independently of them (then
     a repeated id counts once); a point mass may depend on the siblings before it.
 
-    The ids may still be on a device, where the drafter has made them and the target will read them (`on_device`). All
-    else but `q_row` is known to the host then; see `ProposerRunner` for who asks for such drafts.
+    The ids may still be on a device, where the drafter has made them and the target will read them (`on_device`). So
+    may `parents`, `q_row` and `confidence` then; lengths never. See `ProposerRunner` for who asks for such drafts.
 
     lengths     n host ints, or None for a device drafter's fixed-width form
     tokens      flat [sum(lengths)] int32 ids, an array or a tensor; or, with lengths None, [n, width] with -1 where
@@ -196,7 +199,7 @@ class Draft:
                 None = chains. A parent stands before its children.
     q           [m, V or len(d2t)] float32, the distributions that soft drafts were really drawn from, or None
     q_row       flat int32 like tokens: row of q for each draft, -1 = a point mass; in trees the row of the parent's
-                distribution. A tensor, perhaps, where the tokens are one
+                distribution
     d2t         [V_d] int64 offsets: draft id i means target id i + d2t[i] in q's columns; None = target ids
     confidence  flat float32 like tokens, the method's own estimate in 0..1 of the chance that the draft and all before
                 it on its path are accepted, or None
@@ -230,14 +233,20 @@ class Draft:
         """Whether lengths are known and ids are not: they are a tensor, which a step reads when it is through."""
         return self.lengths is not None and is_on_device(self.tokens)
 
+    @property
+    def is_grown(self) -> bool:
+        """Whether `parents` are on a device as well: trees of known sizes whose form the host does not know."""
+        return is_on_device(self.parents)
+
     def to_host(self) -> Draft:
         """Return the form with host lengths and ids; a device drafter's rows end at their first negative id.
 
         This is the one read of a device drafter's result. Raises ContractError for tokens of another shape.
         """
         if self.on_device:
-            q_row = self.q_row if self.q_row is None or isinstance(self.q_row, np.ndarray) else self.q_row.cpu().numpy()
-            return replace(self, tokens=self.tokens.cpu().numpy().astype(np.int32, copy=False), q_row=q_row)
+            fields = [name for name in ("tokens", *_FLAT_FIELDS) if is_on_device(getattr(self, name))]
+            found: dict[str, Any] = dict(zip(fields, read([getattr(self, name) for name in fields]), strict=True))
+            return replace(self, **found)
         if self.lengths is not None:
             return self
         tokens = self.tokens.detach().cpu().numpy() if hasattr(self.tokens, "detach") else np.asarray(self.tokens)
@@ -291,8 +300,8 @@ class Draft:
 
         `max_draft` are the most tokens of each row. Each soft draft has a positive probability in the row of q that it
         names. Siblings differ, but for those drawn from q: a drawn one that repeats another is taken for an independent
-        draw and counts once. Distributions and ids on another device than the CPU are not looked into, since reading
-        them would make the loop wait.
+        draw and counts once. What is on another device than the CPU is not looked into, since reading it would make the
+        loop wait.
         """
         lengths = self.lengths
         if lengths is None or len(lengths) != len(max_draft):
@@ -316,8 +325,11 @@ class Draft:
             if value is not None and np.shape(value) != (total,):
                 message = f"{name} must be flat like tokens ({total}), got {_shape_of(value)}"
                 raise ContractError(message)
-        if self.confidence is not None:
+        if self.confidence is not None and not is_on_device(self.confidence):
             check_confidence(np.asarray(self.confidence))
+        if self.is_grown and not self.on_device:
+            message = f"parents are on a device, but tokens are {_shape_of(tokens)} of the host"
+            raise ContractError(message)
         if self.parents is not None and traits.shape == "chain":
             message = "a method whose traits declare 'chain' set parents"
             raise ContractError(message)
@@ -350,28 +362,14 @@ class Draft:
         check_drawn(self.tokens, self.q, self.q_row, self.d2t, vocab_size)
 
     def _check_parents(self) -> None:
-        if self.parents is None or self.lengths is None:
+        if self.parents is None or self.lengths is None or self.is_grown:
             return
-        if len(self.lengths) == 1:
-            own = np.arange(self.lengths[0])
-        else:
-            own = np.concatenate([np.arange(n) for n in self.lengths]) if self.lengths else np.empty(0, np.int64)
-        if (self.parents < -1).any() or (self.parents >= own).any():
-            message = "a tree node must come after its parent, which is an earlier node of its row or -1"
-            raise ContractError(message)
+        family = check_order(self.parents, np.asarray(self.lengths, np.int64))
         if self.on_device:
             return
-        lengths = np.asarray(self.lengths, np.int64)
-        family = np.repeat(np.cumsum(lengths) - lengths + np.arange(len(lengths)), lengths) + 1 + self.parents
         check_siblings(self.tokens, family, self.q_row)
-        if self.q_row is None:
-            return
-        soft = self.q_row >= 0
-        distribution = np.full(len(own) + len(lengths), -1, np.int64)
-        distribution[family[soft]] = self.q_row[soft]
-        if np.any(distribution[family[soft]] != self.q_row[soft]):
-            message = "sampled siblings of a tree must name the same row of q, the distribution of their parent"
-            raise ContractError(message)
+        if self.q_row is not None:
+            check_families(family, self.q_row, len(self.tokens) + len(self.lengths))
 
 
 def likeliest(estimates: npt.NDArray[np.floating], count: int) -> BoolArray:

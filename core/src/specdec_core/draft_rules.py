@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -63,9 +64,42 @@ def check_siblings(tokens: npt.NDArray[Any], family: npt.NDArray[Any], q_row: np
         raise ContractError(message)
 
 
+def check_order(parents: npt.NDArray[Any], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Raise ContractError for a node [n] that does not come after its parent; return a number of each node's parent."""
+    if len(lengths) == 1:
+        own: npt.NDArray[np.int64] = np.arange(lengths[0])
+    else:
+        own = np.concatenate([np.arange(n) for n in lengths]) if len(lengths) else np.empty(0, np.int64)
+    if (parents < -1).any() or (parents >= own).any():
+        message = "a tree node must come after its parent, which is an earlier node of its row or -1"
+        raise ContractError(message)
+    first = np.cumsum(lengths) - lengths + np.arange(len(lengths))  # the number of each row's newest id
+    family: npt.NDArray[np.int64] = np.repeat(first, lengths) + 1 + parents
+    return family
+
+
+def check_families(family: npt.NDArray[np.int64], q_row: npt.NDArray[Any], count: int) -> None:
+    """Raise ContractError for drawn siblings of different distributions; `family` [n] is below `count`."""
+    soft = q_row >= 0
+    distribution = np.full(count, -1, np.int64)
+    distribution[family[soft]] = q_row[soft]
+    if np.any(distribution[family[soft]] != q_row[soft]):
+        message = "sampled siblings of a tree must name the same row of q, the distribution of their parent"
+        raise ContractError(message)
+
+
 def is_on_device(values: Any) -> bool:
     """Return whether values are a tensor of another device than the CPU."""
     return getattr(getattr(values, "device", None), "type", "cpu") != "cpu"
+
+
+def read(tensors: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
+    """Return tensors [n] of one device, integers or float32, as arrays of int32 and float32: one copy to the host."""
+    import torch
+
+    kinds = [np.float32 if tensor.is_floating_point() else np.int32 for tensor in tensors]
+    packed = torch.stack([t.float().view(torch.int32) if t.is_floating_point() else t.int() for t in tensors])
+    return [row.view(kind) for row, kind in zip(packed.cpu().numpy(), kinds, strict=True)]
 
 
 def values_at(values: Any, index: npt.NDArray[np.int64]) -> Any:

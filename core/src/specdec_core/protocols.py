@@ -96,6 +96,9 @@ class VerifiesOnDevice(Protocol):
     ) -> Tensor:
         """Verify as `Verifier.verify` does; the ids of the draft may be on the device (`Draft.on_device`).
 
+        So may the parents of its trees (`Draft.is_grown`). All rows of a tree have one position in `noise` then, that
+        of its newest id's row, and a node's own is further by its depth.
+
         `logits` may be in any float dtype, with rows that have no distribution. Returns [n, 2 + depth] int64 on the
         device. In the order of the columns: the logits row where the accepted path of a batch row ends, the id that
         ends it (-1 where that row has no distribution), and the nodes of the path, as indices into the draft's flat

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from specdec_core.config.resolve import resolve
 from specdec_core.draft import Draft
@@ -72,6 +73,27 @@ def test_a_session_that_always_drafts_runs_plain_steps_now_and_then_to_know_thei
     machine.run(FIRST, {"a": 3})
     ran = [lengths[0] for lengths in machine.run(PLAIN_EVERY + 10, {"a": 3})]
     assert ran[:2] == [0, 0] and ran.count(0) == 3 and set(ran) == {0, 3}
+
+
+def on_a_device(machine):
+    """Ask about one request's drafts that are on a device whose values nobody can have."""
+    values = (torch.zeros(3, dtype=kind, device="meta") for kind in (torch.int32, torch.int32, torch.float32))
+    tokens, parents, confidence = values
+    draft = Draft([3], tokens, parents, confidence=confidence)
+    return draft, lambda: machine.cut.trim([SimpleNamespace(id="a", tokens=np.zeros(4, np.int32))], draft, 1)
+
+
+def test_drafts_on_a_device_are_read_only_where_their_rows_cost_something():
+    for ms, is_read in ((lambda rows: 12.0, False), (dear, True)):
+        machine = Machine(ms)
+        draft, asked = on_a_device(machine)
+        assert asked() is draft, "nothing is cut yet, so nothing is read"
+        machine.run(FIRST + 60, {"a": 3})
+        if is_read:
+            with pytest.raises(NotImplementedError):
+                asked()
+        else:
+            assert asked() is draft
 
 
 def test_each_request_is_judged_by_what_its_own_drafts_came_to():

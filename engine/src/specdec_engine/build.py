@@ -186,7 +186,8 @@ def _speculation(
     )
     top_ids, most = registry.kernels.get("top_ids", target.device), resolved.num_speculative_tokens
     exact, lengths = not resolved.verifier_lossy, target.rope_lengths
-    speculation = Speculation(runner, verifier, top_ids, most, exact, reports.step, lengths)
+    by_length = target.flat.row_tables is not None
+    speculation = Speculation(runner, verifier, top_ids, most, exact, reports.step, lengths, by_length)
     return speculation, proposer, reports
 
 

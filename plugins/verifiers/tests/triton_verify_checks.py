@@ -98,6 +98,29 @@ def test_results_are_those_of_the_definition(rule, judge, call_of, monkeypatch):
     assert accepted > 2 and rejected > 2
 
 
+@pytest.mark.parametrize("rule", ["coupled", "standard"])
+def test_trees_whose_form_is_on_the_device_are_verified_as_known_ones(rule, judge, call_of, monkeypatch):
+    """Their nodes get noise by their depth there, and are their parents' children in the same order."""
+    rng, accepted = np.random.default_rng(11), 0
+    for case in range(6):
+        call = call_of(rng, trees=True)
+        if case % 3:
+            call["target_draws"] = None
+        lengths = np.asarray(call["draft"].lengths, np.int64)
+        rows = np.repeat(rng.integers(3, 90, len(lengths)).astype(np.int32), lengths + 1)
+        deeper = Trial.of(judge.kernels, None, *call.values()).forest.depths
+        known = trial_of(judge, {**call, "noise": dataclasses.replace(call["noise"], positions=rows + deeper)}, rule)
+        given = dataclasses.replace(call["draft"], parents=torch.from_numpy(call["draft"].parents).to(DEVICE))
+        grown = {**call, "draft": given, "noise": dataclasses.replace(call["noise"], positions=rows)}
+        mine, theirs = verify.Call(trial_of(judge, grown, rule)).packed, verify.Call(known).packed
+        assert torch.equal(mine.rows, theirs.rows) and torch.equal(mine.kids, theirs.kids)
+        found, want = both(monkeypatch, judge, grown, rule)
+        assert same(found, want)
+        assert same(found, getattr(verify, f"verify_{rule}")(known))
+        accepted += int((found[:, 2:] >= 0).sum())
+    assert accepted > 2
+
+
 def test_coupled_accepts_what_equals_the_hosts_draws(judge, call_of):
     rng = np.random.default_rng(7)
     for case in range(8):

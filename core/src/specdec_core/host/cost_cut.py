@@ -28,11 +28,14 @@ PLAIN_EVERY: Final = 256  # and steps with drafts until another one without
 MARGIN: Final = 0.01  # a cut must promise more tokens than this for each request of the step
 RENEWED: Final = 16  # steps after which the table of costs is made anew,
 TABLE: Final = 64  # and rows that it has at the least
+LOOKED: Final = 1.05  # a step with all drafts that are on a device must cost so many plain ones to be looked at
 KEPT: Final = 0.98  # weight of what the session emitted so far against one more step
 
 
 class CostCut:
     """Cuts drafts of point masses that have an estimate; all others stay.
+
+    Drafts that are on a device are read for it, which makes the device wait, only where their rows cost something.
 
     Only for verifiers that emit the host's own draws: what is cut depends on times, and with them the text does not
     depend on what was drafted.
@@ -58,14 +61,16 @@ class CostCut:
         """Return a host-form draft without what costs more than it brings; `batch` requests are decoded in the step."""
         if draft.confidence is None or draft.q_row is not None or not len(draft.tokens):
             return draft
-        lengths = list(draft.lengths or ())
-        chances = self._compared(requests, draft, lengths)
+        lengths, batch = list(draft.lengths or ()), max(batch, 1)
+        if draft.on_device and self._steps >= FIRST and self._is_dear(batch, len(draft.tokens)):
+            draft = draft.to_host()
+        chances = None if draft.on_device else self._compared(requests, draft, lengths)
         if self._steps < FIRST:
             return draft
         self._since_plain += 1
         if self._plain < MEASURED or self._since_plain > PLAIN_EVERY:
-            return draft.keep(np.zeros(len(chances), np.bool_))
-        kept = self._worthwhile(chances, max(batch, 1))
+            return Draft.empty(len(lengths))
+        kept = None if chances is None else self._worthwhile(chances, batch)
         return draft if kept is None else draft.keep(kept)
 
     def observe(self, stats: StepStats) -> None:
@@ -110,6 +115,11 @@ class CostCut:
                 chances += self._chances.shown(one, len(known), tokens[start:end], own, estimates[start:end])
                 start = end
         return chances
+
+    def _is_dear(self, batch: int, count: int) -> bool:
+        """Return whether a step of `batch` requests with `count` drafts takes clearly longer than one without."""
+        times = self._step_times(batch + count)
+        return times is not None and times[batch + count] > LOOKED * times[batch]
 
     def _worthwhile(self, chances: Sequence[float], batch: int) -> BoolArray | None:
         """Return which drafts bring more than their rows cost; None for all."""

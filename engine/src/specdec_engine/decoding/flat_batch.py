@@ -11,6 +11,7 @@ import numpy.typing as npt
 from specdec_engine.requests.rope_lengths import RopeLengths
 from specdec_engine.requests.scheduled_rows import ScheduledRows
 from specdec_nn.cache.arena import KVArena
+from specdec_nn.ops.ancestor_bits.reference import words_of
 from specdec_nn.ops.attention.reference import AttentionStep
 
 
@@ -79,7 +80,7 @@ def build(pieces: list[Piece], width: int, arena: KVArena, rope: RopeLengths | N
     positions = np.zeros(size, np.int64)
     slots = np.full(size, -1, np.int32)
     n = len(pieces)
-    widest = [0 if (bits := piece.item.ancestors) is None else bits.shape[1] for piece in pieces]
+    widest = [_words(piece.item) for piece in pieces]
     ancestors = np.zeros((size, max(widest)), np.int64) if any(widest) else None
     seg_start, seg_rows, seg_context, certain = (np.zeros(n, np.int32) for _ in range(4))
     seg_prompt = np.zeros(n, np.bool_)
@@ -95,6 +96,7 @@ def build(pieces: list[Piece], width: int, arena: KVArena, rope: RopeLengths | N
         positions[row : row + count] = item.positions[piece.offset : piece.offset + count]
         if ancestors is not None and item.ancestors is not None:
             ancestors[row : row + count, : widest[i]] = item.ancestors[piece.offset : piece.offset + count]
+        if widest[i]:
             seg_tree[i] = item.start
         slots[row : row + count] = arena.slots(segment, start, count)
         seg_start[i], seg_rows[i], seg_context[i], seg_prompt[i] = row, count, start, item.prompt
@@ -121,6 +123,29 @@ def build(pieces: list[Piece], width: int, arena: KVArena, rope: RopeLengths | N
         parts = [rope.of_rows(piece.item)[piece.offset : piece.offset + piece.count] for piece in pieces]
         batch.lengths = np.concatenate([*parts, np.zeros(size - used, np.int64)])
     return batch
+
+
+def _words(item: ScheduledRows) -> int:
+    """Return how many words of ancestor bits the rows of an item need, 0 for a chain."""
+    if item.ancestors is not None:
+        return int(item.ancestors.shape[1])
+    return words_of([item.num_draft]) if item.deepest >= 0 and item.num_draft else 0
+
+
+def places_of_trees(pieces: Sequence[Piece]) -> list[npt.NDArray[np.int64]]:
+    """Return the flat rows of trees whose form is on a device, which of the rows of `DeviceDrafts` they are, `deepest`.
+
+    Each is [T]; decode rows are the first items of a step.
+    """
+    found = [np.empty((3, 0), np.int64)]
+    row = 0
+    for piece in pieces:
+        item, own = piece.item, np.arange(piece.count)
+        if item.deepest >= 0 and item.num_draft:
+            first = item.first_draft + piece.index + piece.offset
+            found.append(np.stack([row + own, first + own, np.full(piece.count, item.deepest)]))
+        row += piece.count
+    return list(np.concatenate(found, axis=1))
 
 
 def places_of_drafts(pieces: Sequence[Piece]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

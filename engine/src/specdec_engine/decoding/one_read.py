@@ -11,6 +11,8 @@ from torch import Tensor
 
 from specdec_core.device_verdict import host_verdict
 from specdec_core.draft import Draft, Verdict
+from specdec_engine.decoding.device_drafts import DeviceDrafts
+from specdec_engine.requests.scheduled_rows import Tree
 from specdec_engine.sampling.draw_rows import DrawRows
 from specdec_nn.device_copies import read
 
@@ -25,17 +27,24 @@ def read_draws(draws: Tensor, drawn: DrawRows, beside: Sequence[Tensor]) -> tupl
     return Verdict(none, none[:0], ids.astype(np.int32), rows), others
 
 
-def read_verdict(decided: Tensor, draft: Draft, drawn: DrawRows, beside: Sequence[Tensor]) -> tuple[Verdict, Arrays]:
+def read_verdict(
+    decided: Tensor, draft: Draft, there: DeviceDrafts | None, drawn: DrawRows, beside: Sequence[Tensor]
+) -> tuple[Verdict, Arrays]:
     """Return the verdict of what was decided on the device, [n, 2 + depth], and what else was to be read.
 
     Drafts that are on the device are read as well, and put into the draft and into the rows that run them.
     """
-    tokens = [draft.tokens] if draft.on_device else []
-    (values, *ids), others = _read([decided, *tokens], drawn, beside)
-    if ids:
-        draft.tokens = ids[0].astype(np.int32, copy=False)
-        for item in drawn.items:
-            item.set_drafts(draft.tokens)
+    parts = [] if there is None else [part for part in (there.ids, there.parents, there.bits) if part is not None]
+    (values, *found), others = _read([decided, *parts], drawn, beside)
+    if found:
+        draft.tokens = found[0].astype(np.int32, copy=False)
+        trees: Tree | None = None
+        if len(found) > 1:
+            trees = found[1].astype(np.int32, copy=False), found[2]
+            draft.parents = trees[0]
+        for place, item in enumerate(drawn.items):
+            item.set_drafts(draft.tokens, trees, place)
+        drawn.place()
     return host_verdict(draft, values), others
 
 

@@ -79,7 +79,8 @@ class Scheduler:
         """
         if len(draft.tokens):
             ends = np.cumsum(draft.lengths or ()).tolist()
-            split = trees.split(draft, self._target.ancestor_bits)
+            grown = [None] * len(ends)  # whose form the target's rows get on the device
+            split = grown if draft.is_grown else trees.split(draft, self._target.ancestor_bits)
             ids = np.zeros(ends[-1], np.int32) if draft.on_device else draft.tokens
             for item, tree, length, end in zip(decode, split, draft.lengths or (), ends, strict=True):
                 if length:

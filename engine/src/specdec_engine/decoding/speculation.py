@@ -34,6 +34,7 @@ class Speculation:
     exact      the verifier is not lossy
     observe    is told of every step that ran rows
     lengths    where rotary tables depend on the length: drafts end where a text would need others
+    by_length  rows of the target are turned by the length of their text, which is needed here before it runs
     """
 
     runner: ProposerRunner
@@ -43,12 +44,10 @@ class Speculation:
     exact: bool
     observe: Callable[[StepStats], None]
     lengths: RopeLengths | None = None
+    by_length: bool = False
 
-    def propose(self, running: Sequence[Request], rules: StopRules, room: int) -> tuple[list[ScheduledRows], Draft]:
-        """Return the newest ids that wait to be run, and one row of drafts for each.
-
-        `room` is how many positions the KV arena has: each node of a tree takes one.
-        """
+    def propose(self, running: Sequence[Request], rules: StopRules) -> tuple[list[ScheduledRows], Draft]:
+        """Return the newest ids that wait to be run, and one row of drafts for each."""
         # n + k + 1 ids must fit: the last draft needs a place, and so does the id drawn after it.
         slots = [Slot(r, r.run_len, r.newest_known, self._room(r, rules)) for r in running]
         draft = self.runner.propose(slots)
@@ -60,11 +59,27 @@ class Speculation:
         ]
         draft.lengths = [length for _, _, length in drafted]
         runner = self.runner
-        items = [ScheduledRows.newest(r, runner.proposed(r), runner.asked(r)) for r, _, _ in drafted]
-        if self.runner.drafts_trees and len(draft.tokens):  # chains of such a method have no limit of depth either
-            deepest = [self.runner.budget.depth(slot) for _, slot, _ in drafted]
-            draft = trees.within(draft, deepest, [room - len(request) for request, _, _ in drafted])
-        return items, draft
+        return [ScheduledRows.newest(r, runner.proposed(r), runner.asked(r)) for r, _, _ in drafted], draft
+
+    def within(self, items: Sequence[ScheduledRows], draft: Draft, rules: StopRules, room: int) -> Draft:
+        """Return the drafts of a method of trees without nodes that have no place; chains have one in any case.
+
+        `room` is how many positions the KV arena has: each node of a tree takes one. Of trees whose form is on a device
+        (`Draft.is_grown`) nodes behind the end of a text stay, since nothing that is drawn there is emitted; they are
+        read where the target's rows need to be known here, or all nodes do not fit.
+        """
+        if not self.runner.drafts_trees:
+            return draft
+        most = [room - len(item.request) for item in items]
+        if draft.is_grown:
+            if not self.by_length and all(n <= own for n, own in zip(draft.lengths or (), most, strict=True)):
+                for item in items:
+                    item.deepest = rules.budget(item.request) - 1
+                return draft
+            draft = draft.to_host()
+        # Chains of such a method have no limit of depth either.
+        slots = [Slot(r, r.run_len, r.newest_known, self._room(r, rules)) for r in (item.request for item in items)]
+        return trees.within(draft, [self.runner.budget.depth(slot) for slot in slots], most)
 
     def _room(self, request: Request, rules: StopRules) -> int:
         own = None if self.lengths is None else self.lengths.room(request)

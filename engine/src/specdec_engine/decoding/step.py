@@ -14,6 +14,7 @@ from torch import Tensor
 from specdec_core.draft import Draft, Verdict
 from specdec_core.noise import Noise
 from specdec_engine.decoding.cutting import cut
+from specdec_engine.decoding.device_drafts import DeviceDrafts
 from specdec_engine.decoding.one_read import Arrays, read_draws, read_verdict
 from specdec_engine.decoding.scheduler import Scheduler
 from specdec_engine.decoding.speculation import Speculation
@@ -36,6 +37,7 @@ class Step:
 
     items    what runs: decode rows first, in the order of the draft's rows, then pieces of prompts
     draft    one row for each decode row; after sampling, one for each item at which a token is drawn
+    there    what of it is on a device and not known here, None where nothing is
     out      what the target's forward gave
     drawn    the R rows at which a token is drawn
     noise    of these rows
@@ -49,6 +51,7 @@ class Step:
     out: ForwardOutput = field(init=False)
     drawn: DrawRows = field(init=False)
     noise: Noise = field(init=False)
+    there: DeviceDrafts | None = None
     logits: torch.Tensor | None = None
     draws: torch.Tensor | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -92,7 +95,8 @@ class Stepper:
         if not step.items:
             return []
         step.lap("propose")
-        step.out = self._target.forward(step.items, step.draft.tokens if step.draft.on_device else None)
+        step.there = DeviceDrafts.of(step.draft, self._target.ancestor_bits)
+        step.out = self._target.forward(step.items, step.there)
         step.lap("forward")
         with torch.inference_mode():
             self._sample(step)
@@ -116,11 +120,12 @@ class Stepper:
             draft = Draft.empty(len(decode))
         else:
             with self._target.lent(running):
-                decode, draft = speculation.propose(running, self._rules, self._target.arena.num_tokens)
+                decode, draft = speculation.propose(running, self._rules)
             if len(draft.tokens):  # what a request cannot emit need not run
                 legal = [self._sampler.legal(item.request) for item in decode]
                 if draft.on_device and any(rule is not None for rule in legal):
                     draft = draft.to_host()
+                draft = speculation.within(decode, draft, self._rules, self._target.arena.num_tokens)
                 draft = cut(draft, legal, exact=speculation.exact)
         step.items, step.draft = self._scheduler.plan(decode, draft)
 
@@ -176,7 +181,7 @@ class Stepper:
             return self._verdict(step), read(answers)
         step.draft.lengths = [item.num_draft for item in drawn.items]
         decided = verifier.verify_on_device(step.draft, step.logits, step.noise, step.draws, drawn.greedy)
-        return read_verdict(decided, step.draft, drawn, answers)
+        return read_verdict(decided, step.draft, step.there, drawn, answers)
 
     def _commit(self, step: Step) -> None:
         """Append what was emitted, keep the rows of what was accepted, end what is over."""

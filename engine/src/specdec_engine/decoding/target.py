@@ -17,8 +17,9 @@ from specdec_core.first_layers import FirstLayers
 from specdec_core.registry.kernels import Kernels
 from specdec_core.sources import TargetInfo
 from specdec_core.target_keys import TargetKeys
+from specdec_engine.decoding.device_drafts import DeviceDrafts
 from specdec_engine.decoding.first_layers import SharedLayers
-from specdec_engine.decoding.flat_batch import FlatBatch, build, places_of_drafts, split
+from specdec_engine.decoding.flat_batch import FlatBatch, build, places_of_drafts, places_of_trees, split
 from specdec_engine.decoding.target_keys import SharedKeys
 from specdec_engine.requests.request import Request
 from specdec_engine.requests.rope_lengths import RopeLengths
@@ -198,10 +199,10 @@ class Target:
             if hook is not None:
                 hook.remove()
 
-    def forward(self, items: Sequence[ScheduledRows], drafts: Tensor | None = None) -> ForwardOutput:
+    def forward(self, items: Sequence[ScheduledRows], drafts: DeviceDrafts | None = None) -> ForwardOutput:
         """Run the rows of all items, whose pages must have been reserved in the arena.
 
-        `drafts` are the ids of the step's drafts where they are on a device (`ScheduledRows.first_draft`).
+        `drafts` are those of the step where they are on a device (`ScheduledRows.first_draft`).
         """
         # (index of the item, offset in it) decides the order of results, whatever forward a piece ran in.
         logits: list[tuple[tuple[int, int], Tensor]] = []
@@ -242,7 +243,7 @@ class Target:
             return hidden, None
         return hidden, torch.stack([self.flat.tapped[k][at : at + count] for k in self._aux_layers], dim=1)
 
-    def _run(self, batch: FlatBatch, drafts: Tensor | None) -> Tensor | None:
+    def _run(self, batch: FlatBatch, drafts: DeviceDrafts | None) -> Tensor | None:
         """Run one flat batch; return logits [R, V], or None where no row wanted any."""
         rows = batch.logits_rows
         wanted = len(rows)
@@ -271,13 +272,19 @@ class Target:
         return np.concatenate([rows, np.zeros(width - len(rows), np.int64)]) if len(rows) < width else rows
 
 
-def inputs(batch: FlatBatch, rows: Indices, drafts: Tensor | None, device: torch.device) -> list[Tensor]:
+def inputs(batch: FlatBatch, rows: Indices, drafts: DeviceDrafts | None, device: torch.device) -> list[Tensor]:
     """Return ids and positions [N] of a batch, and the rows [R] that the head runs on, on the device: one copy to it.
 
-    Ids of drafts that are there already are put in their places.
+    Ids of drafts that are there already are put in their places, and the form of their trees into the batch's tables.
     """
     if drafts is None:
         return all_to_device((batch.ids, batch.positions, rows), device)
-    places = places_of_drafts(batch.pieces)
-    ids, positions, rows_there, at, which = all_to_device((batch.ids, batch.positions, rows, *places), device)
-    return [ids.index_copy(0, at, drafts.long()[which]), positions, rows_there]
+    places = [*places_of_drafts(batch.pieces), *places_of_trees(batch.pieces)]
+    ids, positions, rows_there, at, which, *trees = all_to_device((batch.ids, batch.positions, rows, *places), device)
+    if drafts.bits is not None and drafts.depths is not None and batch.step.ancestors is not None:
+        of_trees, nodes, deepest = trees
+        positions = positions.index_add(0, of_trees, torch.minimum(drafts.depths[nodes], deepest))
+        shape = batch.step.ancestors.shape
+        bits = drafts.bits[nodes, : shape[1]]
+        batch.step.grown = bits.new_zeros(shape).index_copy(0, of_trees, bits)
+    return [ids.index_copy(0, at, drafts.ids.long()[which]), positions, rows_there]

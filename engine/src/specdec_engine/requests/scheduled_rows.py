@@ -32,6 +32,9 @@ class ScheduledRows:
                  for a chain
     first_draft  where the drafts begin among those of the step, if their ids are on a device and not known here: until
                  they are read, zeros stand for them in `ids`. -1: all ids are known
+    deepest      where the form of the drafts' tree is on the device with their ids: how many of them the text has room
+                 for in sequence, deeper ones being placed there; until all is read, the rows stand at `start`. -1: the
+                 form is known
     part         [num_draft] int32, `Draft.part` of these drafts, None where the method is of one piece
     accepted     [a] int32 the accepted drafts, by their index among the drafts, in order of depth
     emitted      [a + 1] int32 the ids emitted; none where no row wanted logits
@@ -51,6 +54,7 @@ class ScheduledRows:
     ancestors: npt.NDArray[np.int64] | None = None
     part: IntArray | None = None
     first_draft: int = -1
+    deepest: int = -1
     accepted: IntArray = field(default_factory=_none)
     emitted: IntArray = field(default_factory=_none)
     logits_rows: IntArray = field(default_factory=_none)
@@ -70,15 +74,24 @@ class ScheduledRows:
         if tree is not None:
             self.parents, self.ancestors = tree
 
-    def set_drafts(self, drafts: IntArray) -> None:
-        """Put in the ids of all drafts of the step, now that they are read."""
+    def set_drafts(self, drafts: IntArray, trees: Tree | None = None, place: int = 0) -> None:
+        """Put in the ids of all drafts of the step, now that they are read, and `trees` if their form was.
+
+        `trees` are parents and ancestors of the whole step, in which this is the decode row number `place`.
+        """
         if self.first_draft >= 0 and self.num_draft:
-            self.ids[len(self.ids) - self.num_draft :] = drafts[self.first_draft : self.first_draft + self.num_draft]
-        self.first_draft = -1
+            own = slice(self.first_draft, self.first_draft + self.num_draft)
+            self.ids[len(self.ids) - self.num_draft :] = drafts[own]
+            if trees is not None:
+                parents, ancestors = trees
+                self.parents, self.ancestors = parents[own], ancestors[own.start + place : own.stop + place + 1]
+        self.first_draft = self.deepest = -1
 
     @property
     def positions(self) -> IntArray:
         """Position of each id, [len(ids)] int32; that of a tree's node is `start` and its depth."""
+        if self.deepest >= 0:
+            return np.full(len(self.ids), self.start, np.int32)
         if self.ancestors is not None:
             positions: IntArray = depths(self.ancestors) + np.int32(self.start)
             return positions

@@ -24,7 +24,8 @@ class DrawRows:
 
     items      the scheduled rows of n requests, each of which wants at least one row drawn
     counts     [n] rows of each
-    positions  [R] int32 position of each row's own id; the id drawn there stands at the next one
+    positions  [R] int32 position of each row's own id; the id drawn there stands at the next one. Rows of a tree whose
+               form is on a device have that of its newest id, until it is read
     dead       rows that have no distribution, each with the reason; what was drawn there must not be emitted
     finite     [R] bool whether the model gave a row a distribution, until `read_finite` has read it; None: all have one
     best       [R] int64 the id of the largest processed logit of each row, where that is known, else None
@@ -40,9 +41,14 @@ class DrawRows:
     @classmethod
     def of(cls, items: Sequence[ScheduledRows]) -> DrawRows:
         """Lay the wanted rows of the items out in sequence."""
-        counts = np.array([item.wants for item in items], np.int32)
-        positions = [item.positions[len(item.ids) - item.wants :] for item in items]
-        return cls(items, counts, np.concatenate(positions) if positions else np.empty(0, np.int32))
+        rows = cls(items, np.array([item.wants for item in items], np.int32), np.empty(0, np.int32))
+        rows.place()
+        return rows
+
+    def place(self) -> None:
+        """Fill in `positions`, as far as the items know them."""
+        positions = [item.positions[len(item.ids) - item.wants :] for item in self.items]
+        self.positions = np.concatenate(positions) if positions else np.empty(0, np.int32)
 
     def __len__(self) -> int:
         """Return R."""

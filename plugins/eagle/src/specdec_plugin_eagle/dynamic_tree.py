@@ -1,11 +1,13 @@
 """EAGLE-2's dynamic trees (arXiv 2406.16858, section 4): expand the likeliest nodes, then keep the best of all.
 
-The form of a tree follows from scores, so it grows where these are, and is read once, as a whole.
+The form of a tree follows from scores, so it grows where these are. On another device than the CPU it stays there, form
+and all (`Draft.is_grown`): how many nodes it has is known without.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from specdec_core.draft import Draft, IntArray
 from specdec_nn.cache.draft_cache import DraftCache
-from specdec_nn.device_copies import read, to_device
+from specdec_nn.device_copies import to_device
 from specdec_nn.drafters.hidden_state import FeatureHead, Round
 from specdec_nn.ops.ancestor_bits.reference import WORD
 from specdec_plugin_eagle.static_tree import DraftRows
@@ -59,8 +61,10 @@ class DynamicTreePlan:
             # The lowest index first among equals, so that a parent never loses to its child.
             scores, best = (part[:, :k] for part in torch.sort(cumulative, dim=1, descending=True, stable=True))
             tokens, parents, frontier = children.gather(1, best), best // width, offset + best
-        ids, likely, above = read([torch.cat(parts, 1) for parts in (all_tokens, all_scores, all_parents)])
-        return _best(ids, likely, above, drafts.limits)
+        found, likely, above = (torch.cat(parts, 1) for parts in (all_tokens, all_scores, all_parents))
+        if device.type != "cpu":
+            return likeliest_there(found, likely, above, drafts.limits)
+        return likeliest(found.numpy(), likely.numpy(), above.numpy(), drafts.limits)
 
     def _children(self, head: FeatureHead, states: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Return target ids and cumulative scores [A, n * top_k] of the children of states [A, n, H]."""
@@ -78,7 +82,7 @@ def _own_bits(levels: int, k: int, device: torch.device) -> Tensor:
     return to_device(bits.view(np.int64).reshape(levels, k, bits.shape[1]), device)
 
 
-def _best(
+def likeliest(
     tokens: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], parents: npt.NDArray[np.int64], limits: IntArray
 ) -> Draft:
     """Return the best nodes of each request in the order of the flat list, parents before children.
@@ -100,3 +104,29 @@ def _best(
         parents=above.astype(np.int32),
         confidence=likely.astype(np.float32),
     )
+
+
+def likeliest_there(tokens: Tensor, scores: Tensor, parents: Tensor, limits: IntArray) -> Draft:
+    """Return what `likeliest` does where the scores are, without a wait for their device."""
+    (requests, nodes), device = tokens.shape, tokens.device
+    counts = np.minimum(limits, nodes)
+    most = int(counts.max())
+    order = torch.sort(-scores, dim=1, stable=True).indices[:, :most]
+    within = np.arange(most) < counts[:, None]
+    ragged = not within.all()
+    if ragged:
+        order = torch.where(to_device(within, device), order, nodes)
+    chosen = order.sort(dim=1).values  # what is beyond a limit comes last
+    # Where each node of the list comes to be: first the parent -1, then the nodes, then what is beyond a limit.
+    place = torch.full((requests, nodes + 2), -1, dtype=torch.int64, device=device)
+    place.scatter_(1, chosen + 1, torch.arange(most, device=device).expand(requests, -1))
+    chosen = chosen.clamp_max(nodes - 1)
+    above = place.gather(1, parents.gather(1, chosen) + 1)
+    parts = [part.flatten() for part in (tokens.gather(1, chosen), above, scores.gather(1, chosen).exp())]
+    if ragged:
+        flat = to_device(np.flatnonzero(within), device)
+        parts = [part[flat] for part in parts]
+    ids, above, likely = parts
+    # The fields are tensors as long as the draft is on a device.
+    drafted: Any = ids.int(), above.int(), likely
+    return Draft(counts.tolist(), drafted[0], drafted[1], confidence=drafted[2])

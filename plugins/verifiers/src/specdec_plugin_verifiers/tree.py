@@ -86,12 +86,18 @@ class Forest:
     @property
     def depth(self) -> int:
         """The number of nodes on the longest path."""
-        depth, reached = 0, np.zeros(len(self.first_child), np.bool_)
+        return int(self.depths.max(initial=0))
+
+    @property
+    def depths(self) -> IntArray:
+        """How many nodes are on the path to each logits row, [R] int32; 0 for a newest id."""
+        depths, reached = np.zeros(len(self.first_child), np.int32), np.zeros(len(self.first_child), np.bool_)
         reached[self.starts] = True
         while (nodes := reached[self.parent_row]).any():
-            depth, reached = depth + 1, np.zeros_like(reached)
+            reached = np.zeros_like(reached)
             reached[self.own_row[nodes]] = True
-        return depth
+            depths[self.own_row[nodes]] = depths[self.parent_row[nodes]] + 1
+        return depths
 
     def families(self, rows: Places) -> Families:
         """Return the children of the nodes of some logits rows."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specdec_core.draft import BoolArray, Draft
+from specdec_core.draft import BoolArray, Draft, IntArray
 from specdec_core.errors import ContractError
 from specdec_core.noise import Noise, Purpose
 from specdec_core.registry.kernels import Kernels
@@ -38,8 +38,10 @@ def given(values: Any) -> Tensor | None:
 
 
 def outline(draft: Draft) -> Draft:
-    """Return a draft with zeros for ids, and -1 for rows of q, that are on a device."""
+    """Return a draft with zeros for ids, and -1 for parents and rows of q, that are on a device."""
     count = sum(draft.lengths or ())
+    if given(draft.parents) is not None:
+        draft = replace(draft, parents=np.full(count, -1, np.int32))
     if given(draft.tokens) is not None:
         draft = replace(draft, tokens=np.zeros(count, np.int32))
     if given(draft.q_row) is not None:
@@ -96,8 +98,10 @@ class Judge:
 class Trial:
     """The arguments of one call of `Verifier.verify`, read; R logits rows, n batch rows.
 
-    `on_host` says that results can be read without waiting, so that what is not needed need not be computed. `tokens`
-    and `q_rows` [N] are the nodes' ids and rows of q where these are on a device; `forest` has zeros and -1 for them.
+    `on_host` says that results can be read without waiting, so that what is not needed need not be computed. `tokens`,
+    `q_rows` and `parents` [N] are the nodes' ids, rows of q, and parents within their trees where these are on a
+    device; `forest` has zeros and -1 for them. With `parents`, `noise` has the positions of the newest ids' rows, see
+    `specdec_core.protocols.VerifiesOnDevice`.
     """
 
     kernels: Kernels
@@ -110,6 +114,7 @@ class Trial:
     on_host: bool
     tokens: Tensor | None = None
     q_rows: Tensor | None = None
+    parents: Tensor | None = None
 
     @classmethod
     def of(
@@ -126,9 +131,21 @@ class Trial:
             none = torch.zeros(0, 1, device=logits.device)
             distributions = Distributions(none, none[:, 0].double())
         draws, greedy = rest
-        forest, ids = Forest.of(outline(draft)), (given(draft.tokens), given(draft.q_row))
+        forest = Forest.of(outline(draft))
+        ids = (given(draft.tokens), given(draft.q_row), given(draft.parents))
         on_host = logits.device.type == "cpu"
         return cls(kernels, forest, distributions, logits, noise, draws, np.asarray(greedy, np.bool_), on_host, *ids)
+
+    def read_form(self) -> Trial:
+        """Return a call whose trees the host knows; where their form is on a device, it is read."""
+        if self.parents is None:
+            return self
+        lengths = np.diff([*self.forest.starts, len(self.logits)]) - 1
+        parents: IntArray = self.parents.cpu().numpy().astype(np.int32)
+        q_row = self.forest.q_row.astype(np.int32)
+        forest = Forest.of(Draft(lengths.tolist(), self.forest.tokens, parents, q_row=q_row))
+        noise = replace(self.noise, positions=self.noise.positions + forest.depths)
+        return replace(self, forest=forest, noise=noise, parents=None)
 
     def op(self, name: str) -> Callable[..., Any]:
         """Return the best kernel of an op where the logits are."""

@@ -43,7 +43,11 @@ class Packed:
 
 
 def pack(trial: Trial) -> Packed:
-    """Lay the arguments of a call out, and copy them; ids that are on the device stay where they are."""
+    """Lay the arguments of a call out, and copy them; ids that are on the device stay where they are.
+
+    Trees whose form is there (`Trial.parents`) are laid out as if all nodes were children of the newest id: positions,
+    `above`, `first`, `count` and `kids` are still to be filled in. Their depth is that of a chain, the most it can be.
+    """
     forest, noise, rows = trial.forest, trial.noise, len(trial.logits)
     starts = np.append(forest.starts, rows)
     own = (noise.keys, noise.positions, noise.seq_index, trial.greedy[trial.owners], *_places(forest, rows))
@@ -57,7 +61,7 @@ def pack(trial: Trial) -> Packed:
     rest = iter(fields[4:])
     tokens, distributions = (next(rest) if there is None else there for there in given)
     most = int(np.diff(starts).max(initial=1))
-    depth = most - 1 if forest.chains else forest.depth
+    depth = most - 1 if forest.chains or trial.parents is not None else forest.depth
     rows_there, kids_there, starts_there, nodes = fields[0].view(table.shape), *fields[1:4]
     return Packed(rows_there, kids_there, starts_there, nodes, tokens, distributions, most, depth)
 

@@ -18,6 +18,7 @@ def verify_coupled(trial: Trial) -> Tensor:
     accepted path of a tree stops, the id that ends it (-1 where that row has no distribution), and the nodes of the
     path, as indices into the draft's flat arrays, -1 after its end.
     """
+    trial = trial.read_form()
     forest = trial.forest
     draws = trial.draws
     if draws is None:
@@ -32,6 +33,7 @@ def verify_coupled(trial: Trial) -> Tensor:
 
 def verify_standard(trial: Trial) -> Tensor:
     """Verify by rejection sampling; return what `verify_coupled` does."""
+    trial = trial.read_form()
     return ended(trial, *all_nodes(trial))
 
 

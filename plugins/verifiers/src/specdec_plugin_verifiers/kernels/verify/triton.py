@@ -18,6 +18,7 @@ from specdec_core.noise import Purpose
 from specdec_nn.ops.draw.triton import stretches
 from specdec_nn.ops.noise.triton import OPTIONS
 from specdec_nn.ops.ptx import PtxCase
+from specdec_plugin_verifiers.kernels.verify.growing import grow
 from specdec_plugin_verifiers.kernels.verify.packing import Packed, pack
 from specdec_plugin_verifiers.kernels.verify.stretches import excess_part, last_join, last_part, measure_part
 from specdec_plugin_verifiers.kernels.verify.walks import block_walk, block_weigh, coupled_walk, standard_walk
@@ -40,6 +41,10 @@ class Call:
         self.rows, self.vocabulary = logits.shape
         self.packed: Packed = pack(trial)
         self.trees = len(trial.forest.starts)
+        if trial.parents is not None and self.trees:
+            form = trial.parents, self.packed.nodes, self.packed.starts, self.packed.rows, self.rows, self.packed.kids
+            size = triton.next_power_of_2(self.packed.most)
+            grow[(self.trees,)](*form, NODES=size, num_warps=1 if size <= 32 else 4, **OPTIONS)
         self.parts = triton.cdiv(self.vocabulary, STRETCH)
         self.width = 2 + self.packed.depth
         self.result = self.empty(self.trees, self.width, kind=torch.int64)
@@ -221,7 +226,8 @@ def ptx_cases() -> list[PtxCase]:
     """Return what the kernels are compiled for without a GPU, see `specdec_nn.ops.ptx`."""
     integers = "table kids tokens distributions starts nodes column draws answers places result"
     floats = "scores rest inverses kept chances shares excess totals"
-    kinds = {"*bf16": "logits", "*i64": integers, "*fp64": floats, "*fp32": "q tops sums largest", "*i32": "winners"}
+    kinds = {"*bf16": "logits", "*i64": integers, "*i32": "winners parents", "*fp64": floats}
+    kinds["*fp32"] = "q tops sums largest"
     walk = {"NODES": 8, "ROWS": 8, "PARTS": 32}
 
     def case(kernel: Any, warps: int, constants: dict[str, Any], label: str = "") -> PtxCase:
@@ -240,6 +246,7 @@ def ptx_cases() -> list[PtxCase]:
         case(last_part, WARPS, {**sure, **part}, "point masses"),
         case(last_part, WARPS, {**drawn, **part}, "drawn"),
         case(last_join, 4, {"PARTS": 32, **sums}),
+        case(grow, 4, {"NODES": 64}),
         case(coupled_walk, 1, {"GIVEN": False, **walk}),
         case(standard_walk, 1, {"GIVEN": False, "CHAINS": True, **sure, **walk, **sums}, "chains"),
         case(standard_walk, WARPS, {"GIVEN": True, "CHAINS": False, **drawn, **tree, **sums}, "drawn trees"),
